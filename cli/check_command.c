@@ -1,0 +1,135 @@
+/* check_command.c - `burst check`: one table per word, or one line per word of a list, or JSON. */
+#include "command.h"
+#include "json.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void print_table(const char *text, const check_result *r) {
+    printf("%s  %s, %s, %d thread%s\n", text, r->code ? "FAILED" : "ok", burst_isa_name(r->isa), r->threads,
+           r->threads == 1 ? "" : "s");
+    for (int i = 0; i < CHECK_NAMES; i++) {
+        const check_error *e = &r->errors[i];
+        if (r->checked[i])
+            printf("  %-7s error %9.3e  threshold %9.3e  %s\n", e->name, e->error, e->threshold,
+                   e->ok ? "ok" : "TOO LARGE");
+    }
+    if (r->whole)
+        printf("  compared whole: all rows and keys\n");
+    else
+        printf("  compared on a sample: %lld rows and %lld keys; for the keys, lse and o of the rows are the library's\n",
+               (long long)r->rows, (long long)r->keys);
+}
+
+/* Errors as a share of their thresholds: above 1 is a failure. */
+static void print_line(const char *text, const check_result *r) {
+    printf("%s %s ", r->code ? "FAILED" : "ok    ", text);
+    for (int i = 0; i < CHECK_NAMES; i++) {
+        const check_error *e = &r->errors[i];
+        if (!r->checked[i]) continue;
+        if (e->ok)
+            printf(" %s %.2f", e->name, e->error > 0 ? e->error / e->threshold : 0.0);
+        else
+            printf(" %s %.3e > %.3e", e->name, e->error, e->threshold);
+    }
+    if (!r->whole) printf(" (sample: %lld rows, %lld keys)", (long long)r->rows, (long long)r->keys);
+    puts("");
+    fflush(stdout);
+}
+
+static void print_json(const char *text, const check_result *r) {
+    json *object = json_new();
+    json_text(object, "word", text);
+    json_bool(object, "ok", r->code == 0);
+    if (r->code >= EXIT_REFUSED) {
+        json_text(object, "status", burst_status_name(r->status));
+        json_text(object, "message", r->message);
+        json_print(object);
+        return;
+    }
+    json_text(object, "isa", burst_isa_name(r->isa));
+    json_number(object, "threads", r->threads);
+    json_bool(object, "sampled", !r->whole);
+    json_number(object, "rows", (double)r->rows);
+    json_number(object, "keys", (double)r->keys);
+    json *errors = json_child(object, "errors");
+    for (int i = 0; i < CHECK_NAMES; i++) {
+        const check_error *e = &r->errors[i];
+        if (!r->checked[i]) continue;
+        json *entry = json_child(errors, e->name);
+        json_number(entry, "error", e->error);
+        json_number(entry, "threshold", e->threshold);
+        json_number(entry, "plain", e->plain);
+        json_bool(entry, "ok", e->ok);
+    }
+    json_print(object);
+}
+
+static int check_text(const command_options *options, const char *text, int lines) {
+    word w;
+    int bad = command_word(options, text, &w);
+    if (bad) return bad;
+    progress_label label = {"computing"};
+    check_options how = {options->plan, options->seed, options->forward_only, options->from_lse};
+    if (progress_visible()) how.plan.progress = progress_report, how.plan.progress_user = &label;
+    check_result result;
+    check_run(&w, &how, &result);
+    progress_clear();
+    char *canonical = word_text(&w);
+    if (options->json)
+        print_json(canonical, &result);
+    else if (result.code < EXIT_REFUSED)
+        (lines ? print_line : print_table)(canonical, &result);
+    if (result.code >= EXIT_REFUSED) fprintf(stderr, "burst: \"%s\": %s\n", canonical, result.message);
+    free(canonical);
+    word_free(&w);
+    return result.code;
+}
+
+typedef struct tally {
+    int passed, failed, code;
+} tally;
+
+static void count(tally *t, int code) {
+    if (code)
+        t->failed++;
+    else
+        t->passed++;
+    if (code > t->code) t->code = code;
+}
+
+static int check_list(const command_options *options, tally *t) {
+    FILE *file = fopen(options->list, "r");
+    if (!file) {
+        fprintf(stderr, "burst: cannot read \"%s\": %s\n", options->list, strerror(errno));
+        return EXIT_REFUSED;
+    }
+    char *line = NULL;
+    size_t room = 0;
+    while (getline(&line, &room, file) >= 0) {
+        char *text = line + strspn(line, " \t");
+        text[strcspn(text, " \t\r\n#")] = '\0';
+        if (*text) count(t, check_text(options, text, 1));
+    }
+    free(line);
+    fclose(file);
+    return EXIT_FINE;
+}
+
+int command_check(const command_options *options) {
+    if (!options->word_count && !options->list) {
+        fputs("burst: check needs a word or --list FILE; see burst --help\n", stderr);
+        return EXIT_REFUSED;
+    }
+    tally t = {0, 0, 0};
+    for (int i = 0; i < options->word_count; i++) count(&t, check_text(options, options->words[i], 0));
+    if (options->list) {
+        int bad = check_list(options, &t);
+        if (bad) return bad;
+    }
+    if (!options->json && (options->list || options->word_count > 1))
+        printf("%d passed, %d failed\n", t.passed, t.failed);
+    return t.code;
+}

@@ -1,0 +1,23 @@
+/* need.c - allocation that does not return without memory. */
+#include "need.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *give_up(size_t count, size_t size) {
+    fprintf(stderr, "burst: out of memory: %zu x %zu bytes\n", count, size);
+    exit(3);
+}
+
+void *need_bytes(size_t bytes) { return need_array(bytes, 1); }
+
+void *need_array(size_t count, size_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes) || bytes > SIZE_MAX / 2) return give_up(count, size);
+    bytes = (bytes + 64) & ~(size_t)63; /* never 0: NULL always means failure */
+    void *memory = aligned_alloc(64, bytes);
+    if (!memory) return give_up(count, size);
+    return memset(memory, 0, bytes);
+}

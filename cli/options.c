@@ -1,0 +1,152 @@
+/* options.c - the command line: options stand before or after words, with "--name value" or "--name=value". */
+#include "command.h"
+#include "json.h"
+#include "need.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+__attribute__((format(printf, 1, 2))) static int refuse(const char *format, ...) {
+    va_list args;
+    fputs("burst: ", stderr);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputs("; see burst --help\n", stderr);
+    return EXIT_REFUSED;
+}
+
+static int read_unsigned(const char *name, const char *text, uint64_t least, uint64_t most, uint64_t *out) {
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end || errno || value < least || value > most)
+        return refuse("%s expects a whole number from %llu to %llu, not \"%s\"", name, (unsigned long long)least,
+                      (unsigned long long)most, text);
+    *out = value;
+    return 0;
+}
+
+static int set_threads(command_options *o, const char *text) {
+    uint64_t value = 0;
+    int bad = read_unsigned("--threads", text, 1, 4096, &value);
+    if (!bad) o->plan.threads = (int)value;
+    return bad;
+}
+static int set_repeat(command_options *o, const char *text) {
+    uint64_t value = 0;
+    int bad = read_unsigned("--repeat", text, 1, 1000000, &value);
+    if (!bad) o->repeat = (int)value;
+    return bad;
+}
+static int set_seed(command_options *o, const char *text) {
+    return read_unsigned("--seed", text, 0, UINT64_MAX, &o->seed);
+}
+static int set_memory(command_options *o, const char *text) {
+    uint64_t value = 0;
+    int bad = read_unsigned("--memory", text, 1, SIZE_MAX, &value);
+    if (!bad) o->plan.memory_limit = (size_t)value;
+    return bad;
+}
+static int set_dtype(command_options *o, const char *text) {
+    o->has_dtype = 1;
+    if (word_dtype_parse(text, &o->dtype) == 0) return 0;
+    return refuse("--dtype expects f32, bf16, f16 or f64, not \"%s\"", text);
+}
+static int set_isa(command_options *o, const char *text) {
+    if (strcmp(text, "auto") == 0) return o->plan.isa = BURST_ISA_AUTO, 0;
+    for (int isa = BURST_ISA_SCALAR; isa <= BURST_ISA_NEON; isa++) {
+        const char *name = burst_isa_name((burst_isa)isa);
+        if (name && strcmp(name, text) == 0) return o->plan.isa = (burst_isa)isa, 0;
+    }
+    return refuse("--isa expects auto, scalar, avx2, avx512 or neon, not \"%s\"", text);
+}
+static int set_list(command_options *o, const char *text) { return o->list = text, 0; }
+static int set_json(command_options *o, const char *text) {
+    (void)text;
+    o->json = 1;
+    return json_available() ? 0 : refuse("--json is not built into this command");
+}
+static int set_forward_only(command_options *o, const char *text) { return (void)text, o->forward_only = 1, 0; }
+static int set_from_lse(command_options *o, const char *text) { return (void)text, o->from_lse = 1, 0; }
+static int set_help(command_options *o, const char *text) { return (void)text, o->help = 1, 0; }
+static int set_version(command_options *o, const char *text) { return (void)text, o->version = 1, 0; }
+
+static const struct {
+    const char *name;
+    int has_value;
+    int (*set)(command_options *o, const char *text);
+} known[] = {
+    {"--threads", 1, set_threads},
+    {"--isa", 1, set_isa},
+    {"--seed", 1, set_seed},
+    {"--dtype", 1, set_dtype},
+    {"--repeat", 1, set_repeat},
+    {"--memory", 1, set_memory},
+    {"--list", 1, set_list},
+    {"--json", 0, set_json},
+    {"--forward-only", 0, set_forward_only},
+    {"--from-lse", 0, set_from_lse},
+    {"--help", 0, set_help},
+    {"-h", 0, set_help},
+    {"--version", 0, set_version},
+};
+
+/* *next is moved on when the value is an argument of its own. */
+static int read_option(command_options *o, const char *argument, char **rest, int *next) {
+    size_t length = strcspn(argument, "=");
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (strlen(known[i].name) != length || strncmp(known[i].name, argument, length) != 0) continue;
+        const char *value = argument[length] ? argument + length + 1 : NULL;
+        if (!known[i].has_value && value) return refuse("%s takes no value", known[i].name);
+        if (known[i].has_value && !value) {
+            value = rest[*next];
+            if (!value) return refuse("%s needs a value", known[i].name);
+            ++*next;
+        }
+        return known[i].set(o, value);
+    }
+    return refuse("unknown option \"%s\"", argument);
+}
+
+int command_parse(int count, char **arguments, command_options *out) {
+    memset(out, 0, sizeof *out);
+    out->plan = (burst_options)BURST_OPTIONS_INIT;
+    out->seed = 1;
+    out->words = need_array((size_t)count + 1, sizeof *out->words);
+    for (int i = 1; i < count;) {
+        const char *argument = arguments[i++];
+        if (argument[0] == '-' && argument[1]) {
+            int bad = read_option(out, argument, arguments, &i);
+            if (bad) return bad;
+        } else if (!out->command) {
+            out->command = argument;
+        } else {
+            out->words[out->word_count++] = argument;
+        }
+    }
+    return 0;
+}
+
+void command_free(command_options *options) {
+    free(options->words);
+    memset(options, 0, sizeof *options);
+}
+
+int command_word(const command_options *options, const char *text, word *out) {
+    char error[WORD_ERROR_SIZE];
+    if (word_parse(text, out, error)) {
+        fprintf(stderr, "burst: \"%s\": %s\n", text, error);
+        return EXIT_REFUSED;
+    }
+    if (options->has_dtype) out->dtype = options->dtype;
+    return 0;
+}
+
+void command_complain(const char *text, burst_status status) {
+    fprintf(stderr, "burst: \"%s\": %s: %s\n", text, burst_status_name(status), burst_last_error());
+}

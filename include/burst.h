@@ -1,0 +1,277 @@
+/* burst.h - exact softmax attention, forward and backward.
+ *
+ * THE IDEA. Attention is computed tile by tile in cache and folded into a running (accumulator, maximum, sum) per query
+ * row, so no score matrix is ever stored. What is not supported is refused with a sentence; nothing is approximated.
+ *
+ * THE NOUNS.
+ *   problem    what is computed: sizes, type, scale, score modifiers, mask.
+ *   mask       which query may see which key: a list of disjoint banded slices, made by a builder.
+ *   transport  how ranks talk. NULL, or "self": one rank, this process.
+ *   plan       a problem made ready on this machine: kernels, tiles, threads, all memory. It serves any number of
+ *              forward and backward calls in any order (many layers, one plan), one call at a time; different plans may
+ *              run at the same time. Nothing is allocated after it is made.
+ *   status     every function that can fail returns one; burst_last_error() has the sentence, per thread.
+ *
+ * WHAT IS COMPUTED, for query q and key k of one batch row, query head h, kv head h / (H / G):
+ *   s = scale * dot(q, k);  softcap: s = cap * tanh(s / cap);  ALiBi: s -= slope[h] * |k - q - diag|;  then the mask;
+ *   lse = ln(sum e^s + e^sink[h]) (the sink only if the problem has one),  o = sum e^(s - lse) v.
+ *   A row that sees no key: o = 0, lse = sink[h] or -inf, gradients 0.
+ *   diag is where distance 0 lies: N_k - N_q when aligned to the end (the default), 0 when aligned to the start; per
+ *   document when packed.
+ *
+ * LAYOUT. A tensor is [batch][tokens][heads][dim] unless it says its strides; dim is contiguous. lse is [batch][heads][N_q]
+ * in f32 (f64 for f64 problems), and so are sink and d_sink: [heads].
+ *
+ * A WHOLE EXAMPLE: causal attention over 4096 tokens, 8 query heads on 2 kv heads, head dim 64.
+ *
+ *   burst_mask_spec causal = BURST_MASK_SPEC_INIT;
+ *   causal.q_tokens = causal.k_tokens = 4096;
+ *   causal.causal = 1;
+ *   burst_mask *mask = NULL;
+ *   burst_problem problem = BURST_PROBLEM_INIT;
+ *   problem.q_heads = 8, problem.kv_heads = 2;
+ *   problem.q_tokens = problem.k_tokens = 4096;
+ *   problem.head_dim = 64;
+ *   burst_plan *plan = NULL;
+ *   burst_forward_args args = BURST_FORWARD_ARGS_INIT;
+ *   args.q.data = q, args.k.data = k, args.v.data = v, args.o.data = o;
+ *   burst_status status = burst_mask_create(&causal, &mask);
+ *   problem.mask = mask;
+ *   if (status == BURST_OK) status = burst_plan_create(&problem, NULL, NULL, &plan);
+ *   if (status == BURST_OK) status = burst_forward(plan, &args);
+ *   if (status != BURST_OK) fprintf(stderr, "%s: %s\n", burst_status_name(status), burst_last_error());
+ *   burst_plan_free(plan);
+ *   burst_mask_free(mask);
+ *
+ * STRUCTS the caller fills start with struct_size and have an _INIT; 0 means "choose for me". free(NULL) is fine.
+ */
+#ifndef BURST_H
+#define BURST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define BURST_VERSION_MAJOR 0
+#define BURST_VERSION_MINOR 1
+#define BURST_VERSION_PATCH 0
+
+#if defined(BURST_BUILDING)
+#define BURST_API __attribute__((visibility("default")))
+#else
+#define BURST_API
+#endif
+
+/* ---- status ------------------------------------------------------------------------------------------------------ */
+
+/* name, number, meaning */
+#define BURST_STATUS_MAP(X)                                                                                            \
+    X(OK, 0, "success")                                                                                                \
+    X(INVALID, 1, "the caller said something that cannot be meant")                                                    \
+    X(UNSUPPORTED, 2, "meaningful, but not offered here")                                                              \
+    X(MEMORY, 3, "not enough memory, or the memory limit is too small")                                                \
+    X(CANCELLED, 4, "the cancel flag was set; outputs are undefined")                                                  \
+    X(MISMATCH, 5, "ranks disagree about the problem")                                                                 \
+    X(PEER, 6, "another rank failed; the sentence names it")                                                           \
+    X(TRANSPORT, 7, "bytes could not be carried between ranks")
+
+typedef enum burst_status {
+#define BURST_STATUS_ENUM(name, number, meaning) BURST_##name = number,
+    BURST_STATUS_MAP(BURST_STATUS_ENUM)
+#undef BURST_STATUS_ENUM
+} burst_status;
+
+BURST_API const char *burst_status_name(burst_status status); /* "BURST_INVALID" */
+/* The sentence of this thread's last failure; "" if none. Valid until this thread's next call into the library. */
+BURST_API const char *burst_last_error(void);
+BURST_API const char *burst_version(void); /* "0.1.0" */
+
+/* ---- element types and instruction sets -------------------------------------------------------------------------- */
+
+typedef enum burst_dtype {
+    BURST_F32 = 0,
+    BURST_BF16 = 1,
+    BURST_F16 = 2,
+    BURST_F64 = 3 /* for tests and science: exact arithmetic in double, not tuned */
+} burst_dtype;
+
+typedef enum burst_isa {
+    BURST_ISA_AUTO = 0, /* the environment's BURST_ISA if set, else the best this CPU has */
+    BURST_ISA_SCALAR = 1,
+    BURST_ISA_AVX2 = 2,
+    BURST_ISA_AVX512 = 3,
+    BURST_ISA_NEON = 4
+} burst_isa;
+
+BURST_API const char *burst_isa_name(burst_isa isa); /* "avx2"; NULL if unknown */
+BURST_API int burst_isa_supported(burst_isa isa);    /* 1 if built in and this CPU runs it */
+
+/* ---- masks ------------------------------------------------------------------------------------------------------- */
+
+/* Query q may see key k iff q_begin <= q < q_end, k_begin <= k < k_end and lo <= k - q <= hi. */
+typedef struct burst_slice {
+    int64_t q_begin, q_end, k_begin, k_end;
+    int64_t lo, hi; /* INT64_MIN, INT64_MAX: unbounded */
+    int64_t diag;   /* where k - q counts as distance 0; only ALiBi looks at it */
+} burst_slice;
+
+typedef enum burst_align {
+    BURST_ALIGN_END = 0,  /* the last query stands at the last key: off = N_k - N_q */
+    BURST_ALIGN_START = 1 /* the first query stands at the first key: off = 0 */
+} burst_align;
+
+/* A mask by its parts. A pair is allowed iff every part allows it. With t = k - q - off (per document when packed) and
+ * k counted from the start of its document:
+ *   causal        t <= 0
+ *   window        -window_left <= t <= window_right; sink_tokens keys at the start are exempt from the left edge
+ *   prefix        k < prefix or t <= 0
+ *   documents     q and k in the same document
+ * With nothing set the mask is full. */
+typedef struct burst_mask_spec {
+    size_t struct_size;
+    int64_t q_tokens, k_tokens;
+    burst_align align;
+    int causal;
+    int64_t window_left, window_right; /* -1: unbounded */
+    int64_t sink_tokens;               /* 0: none; needs no window, but does nothing without one */
+    int64_t prefix;                    /* -1: none */
+    int64_t documents;                 /* 0: not packed; else both arrays have documents + 1 entries, 0 first, N last */
+    const int64_t *q_offsets, *k_offsets;
+} burst_mask_spec;
+#define BURST_MASK_SPEC_INIT {sizeof(burst_mask_spec), 0, 0, BURST_ALIGN_END, 0, -1, -1, 0, -1, 0, NULL, NULL}
+
+typedef struct burst_mask burst_mask; /* immutable; plans keep their own copy */
+
+BURST_API burst_status burst_mask_create(const burst_mask_spec *spec, burst_mask **mask);
+/* Any list of disjoint slices; overlapping ones are refused. */
+BURST_API burst_status burst_mask_create_slices(int64_t q_tokens, int64_t k_tokens, const burst_slice *slices,
+                                                size_t count, burst_mask **mask);
+/* Block-sparse: bitmap[i * ceil(k_tokens / block) + j] != 0 lets query block i see key block j, as far as the parts of
+ * `spec` (it also gives the sizes) allow it too. */
+BURST_API burst_status burst_mask_create_blocks(const burst_mask_spec *spec, int64_t block, const unsigned char *bitmap,
+                                                burst_mask **mask);
+/* One question, several answers, q_tokens = k_tokens = question + sum of answers: the question is causal, every answer
+ * sees the question and, causally, itself. */
+BURST_API burst_status burst_mask_create_shared_question(int64_t question, const int64_t *answers, size_t count,
+                                                         burst_mask **mask);
+/* Padded batches: row b has q_lengths[b] queries and k_lengths[b] keys at the start of its q_tokens and k_tokens, and the
+ * parts of `spec` hold within them (off = k_lengths[b] - q_lengths[b]). Documents cannot be combined with it. */
+BURST_API burst_status burst_mask_create_lengths(const burst_mask_spec *spec, int64_t batch, const int64_t *q_lengths,
+                                                 const int64_t *k_lengths, burst_mask **mask);
+/* The slices of one batch row (any row if all share one list); *count is set, the pointer lives as long as the mask. */
+BURST_API const burst_slice *burst_mask_slices(const burst_mask *mask, int64_t batch_row, size_t *count);
+BURST_API void burst_mask_free(burst_mask *mask);
+
+/* ---- problem ----------------------------------------------------------------------------------------------------- */
+
+typedef struct burst_problem {
+    size_t struct_size;
+    burst_dtype dtype;
+    int64_t batch;        /* B */
+    int64_t q_heads;      /* H, a multiple of kv_heads */
+    int64_t kv_heads;     /* G; 0: as q_heads */
+    int64_t q_tokens;     /* N_q, may be 0 */
+    int64_t k_tokens;     /* N_k, may be 0 */
+    int64_t head_dim;     /* d, 1 to 512 */
+    int64_t value_dim;    /* dv, 1 to 512; 0: as head_dim */
+    double scale;         /* 0: 1 / sqrt(d) */
+    double softcap;       /* 0: none */
+    const float *alibi;   /* slopes, one per query head, or NULL; copied */
+    int sink;             /* 1: every query head has a learnable sink logit, given at each call */
+    const burst_mask *mask; /* NULL: full; copied */
+    const void *bias;     /* a dense additive bias is not supported: must be NULL */
+} burst_problem;
+#define BURST_PROBLEM_INIT {sizeof(burst_problem), BURST_F32, 1, 1, 0, 0, 0, 0, 0, 0.0, 0.0, NULL, 0, NULL, NULL}
+
+/* ---- transport --------------------------------------------------------------------------------------------------- */
+
+typedef struct burst_transport burst_transport;
+BURST_API burst_status burst_transport_create_self(burst_transport **transport);
+BURST_API int burst_transport_rank(const burst_transport *transport);
+BURST_API int burst_transport_size(const burst_transport *transport);
+BURST_API void burst_transport_free(burst_transport *transport); /* after the plans that use it */
+
+/* ---- plan -------------------------------------------------------------------------------------------------------- */
+
+#define BURST_PASS_FORWARD 1u
+#define BURST_PASS_BACKWARD 2u
+
+typedef struct burst_options {
+    size_t struct_size;
+    int threads;           /* 0: the cores this process may use; results have the same bits for any number */
+    burst_isa isa;
+    unsigned passes;       /* BURST_PASS_*, which calls the plan must serve; 0: both */
+    size_t memory_limit;   /* bytes of workspace at most; 0: no limit */
+    int64_t q_tile, k_tile; /* forward: queries and keys of a tile; 0: chosen. Results may differ in the last bits. */
+    /* Called from the thread that called forward or backward, between tiles, at most every few milliseconds, with the
+     * share of the work that is done, 0 to 1. It must not call into this plan. */
+    void (*progress)(void *user, double done);
+    void *progress_user;
+    const volatile int *cancel; /* if it becomes non-zero, the call returns BURST_CANCELLED within a few tiles */
+} burst_options;
+#define BURST_OPTIONS_INIT {sizeof(burst_options), 0, BURST_ISA_AUTO, 0u, 0, 0, 0, NULL, NULL, NULL}
+
+typedef struct burst_plan burst_plan;
+
+/* transport NULL: one rank, self. options NULL: all chosen. */
+BURST_API burst_status burst_plan_create(const burst_problem *problem, burst_transport *transport,
+                                         const burst_options *options, burst_plan **plan);
+BURST_API void burst_plan_free(burst_plan *plan);
+/* Prints the plan for people, as snprintf does: returns the length without the terminating zero. */
+BURST_API size_t burst_plan_describe(const burst_plan *plan, char *text, size_t size);
+BURST_API size_t burst_plan_workspace_bytes(const burst_plan *plan); /* allocated by the plan */
+BURST_API size_t burst_plan_stats_bytes(const burst_plan *plan);     /* of the buffer forward fills for backward */
+BURST_API int64_t burst_plan_pairs(const burst_plan *plan);          /* allowed (query, key) pairs of a head, all batch rows */
+BURST_API int burst_plan_threads(const burst_plan *plan);
+BURST_API burst_isa burst_plan_isa(const burst_plan *plan);
+
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
+
+/* Strides in elements. All three 0: the default layout. Otherwise they are taken as they are: negative ones are refused,
+ * and 0 lets a batch row, token or head be shared (inputs only). */
+typedef struct burst_input {
+    const void *data;
+    int64_t batch_stride, token_stride, head_stride;
+} burst_input;
+typedef struct burst_output {
+    void *data;
+    int64_t batch_stride, token_stride, head_stride;
+} burst_output;
+
+typedef struct burst_forward_args {
+    size_t struct_size;
+    burst_input q, k, v;
+    const void *sink; /* [H], iff the problem has a sink */
+    burst_output o;
+    void *lse;   /* [B][H][N_q] or NULL */
+    void *stats; /* burst_plan_stats_bytes() for backward, or NULL; aligned to 8 bytes */
+} burst_forward_args;
+#define BURST_FORWARD_ARGS_INIT                                                                                        \
+    {sizeof(burst_forward_args), {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, NULL, {NULL, 0, 0, 0}, NULL, NULL}
+
+/* stats (from burst_forward of a plan of the same problem) is more accurate at large scores than lse; with both given,
+ * stats is used. A gradient whose data is NULL is skipped. */
+typedef struct burst_backward_args {
+    size_t struct_size;
+    burst_input q, k, v, o, d_o;
+    const void *sink;
+    const void *lse;   /* [B][H][N_q] or NULL */
+    const void *stats; /* or NULL */
+    burst_output d_q, d_k, d_v;
+    void *d_sink;      /* [H] or NULL */
+    int accumulate;    /* 0: gradients are overwritten; 1: added to */
+} burst_backward_args;
+#define BURST_BACKWARD_ARGS_INIT                                                                                       \
+    {sizeof(burst_backward_args), {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, {NULL, 0, 0, 0},                   \
+     {NULL, 0, 0, 0}, NULL, NULL, NULL, {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, NULL, 0}
+
+BURST_API burst_status burst_forward(burst_plan *plan, const burst_forward_args *args);
+BURST_API burst_status burst_backward(burst_plan *plan, const burst_backward_args *args);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,396 @@
+/* body_backward.h - one backward task: a block of rows against all its keys, key tile by key tile, five products:
+ *   S = K Q^T, dP = V dO^T (lanes are rows), P = 2^(S c - m) / sum, dS = P (dP - D), dQ += dS K (lanes are rows),
+ *   dV += P^T dO, dK += dS^T Q (lanes are dims).
+ * The queries' side is packed once per task. dQ belongs to the task; dK and dV are shared by the tasks of a kv head,
+ * which add to a key tile one after the other in a fixed order (lao_line): no atomics on sums, the same bits always.
+ * The scale is applied when gradients are written. */
+
+typedef struct backward_work {
+    real *qt, *dot;     /* Q and dO in panels, [panel][dim][lane] */
+    real *qr, *dor;     /* Q and dO as rows, [dim / KV_DIMS][row][KV_DIMS] */
+    real *dq;           /* [panel][dim][lane] */
+    real *m, *inv, *D;  /* the rows' statistics and rowsum(dO * O) */
+    real *k, *kg, *v;   /* the key tile: K rows, K groups, V rows */
+    real *s, *dp, *slope; /* one panel's scores, dP and softcap derivative */
+    real *p, *ds;       /* [panel][key][lane] */
+    real *row, *old, *top, *one;
+    int64_t *low, *high; /* keys of the tile that a panel meets */
+    int32_t *bad_keys, *bad_rows;
+    int64_t bad_row_count;
+    uint32_t *active;
+} backward_work;
+
+INLINE int64_t kv_pad(int64_t dims) { return lao_round_up(dims, KV_DIMS); }
+
+static size_t backward_carve(const lao *local, char *base, backward_work *w) {
+    const lao_cut *cut = &local->backward;
+    const int64_t d = local->shape.head_dim, dv = local->shape.value_dim;
+    const int64_t rows = lao_round_up(cut->rows, PANEL), keys = cut->k_tile, slack = keys + 2 * QK_ROWS;
+    const int64_t wide = lao_round_up(lao_max(d, dv), KV_DIMS) + LANES;
+    carver c = {base, 0};
+    w->qt = carve(&c, rows * d, sizeof(real));
+    w->dot = carve(&c, rows * dv, sizeof(real));
+    w->qr = carve(&c, rows * kv_pad(d), sizeof(real));
+    w->dor = carve(&c, rows * kv_pad(dv), sizeof(real));
+    w->dq = carve(&c, rows * lao_round_up(d, GROUP), sizeof(real));
+    w->m = carve(&c, rows, sizeof(real));
+    w->inv = carve(&c, rows, sizeof(real));
+    w->D = carve(&c, rows, sizeof(real));
+    w->k = carve(&c, slack * d, sizeof(real));
+    w->kg = carve(&c, keys * lao_round_up(d, GROUP), sizeof(real));
+    w->v = carve(&c, slack * dv, sizeof(real));
+    w->s = carve(&c, slack * PANEL, sizeof(real));
+    w->dp = carve(&c, slack * PANEL, sizeof(real));
+    w->slope = carve(&c, local->shape.softcap > 0 ? slack * PANEL : 0, sizeof(real));
+    w->p = carve(&c, rows * keys, sizeof(real));
+    w->ds = carve(&c, rows * keys, sizeof(real));
+    w->row = carve(&c, wide, sizeof(real));
+    w->old = carve(&c, wide, sizeof(real));
+    w->top = carve(&c, PANEL, sizeof(real));
+    w->one = carve(&c, PANEL, sizeof(real));
+    w->low = carve(&c, rows / PANEL, sizeof(int64_t));
+    w->high = carve(&c, rows / PANEL, sizeof(int64_t));
+    w->bad_keys = carve(&c, keys, sizeof(int32_t));
+    w->bad_rows = carve(&c, rows, sizeof(int32_t));
+    w->active = carve(&c, cut->index.most, sizeof(uint32_t));
+    return c.used;
+}
+static size_t backward_bytes(const lao *local) {
+    backward_work w;
+    return backward_carve(local, NULL, &w);
+}
+static size_t backward_partial(const lao *local) {
+    return (size_t)(lao_round_up(local->backward.rows, PANEL) * lao_round_up(local->shape.head_dim, GROUP)) *
+           sizeof(real);
+}
+
+/* d_k then d_v of one kv head: [key][dims padded], keys padded to whole tiles */
+static size_t sums_bytes(const lao *local) {
+    const int64_t keys = local->key_tiles * local->backward.k_tile;
+    return (size_t)(keys * (kv_pad(local->shape.head_dim) + kv_pad(local->shape.value_dim))) * sizeof(real);
+}
+INLINE real *sums_of_keys(const lao *local, void *sums, int64_t tile) {
+    return (real *)sums + tile * local->backward.k_tile * kv_pad(local->shape.head_dim);
+}
+INLINE real *sums_of_values(const lao *local, void *sums, int64_t tile) {
+    const int64_t keys = local->key_tiles * local->backward.k_tile;
+    return (real *)sums + keys * kv_pad(local->shape.head_dim) +
+           tile * local->backward.k_tile * kv_pad(local->shape.value_dim);
+}
+
+/* Row -> [dim / KV_DIMS][row][KV_DIMS], 0 behind; a row that is not finite goes in as 0 (see add_bad_rows). */
+static void spread_row(const real *row, bool finite, int64_t dims, int64_t rows, int64_t r, real *out) {
+    for (int64_t x = 0; x < kv_pad(dims); x++) {
+        out[(x / KV_DIMS * rows + r) * KV_DIMS + x % KV_DIMS] = finite && x < dims ? row[x] : 0;
+    }
+}
+
+/* m, 1 / sum and D of every row; packs Q and dO; what the sinks of the block's heads get. */
+static void backward_rows(const lao *local, const lao_backward_args *args, const lao_block *block, backward_work *w,
+                          double *d_sink) {
+    const panels p = panels_of(block);
+    const burst_dtype dtype = local->shape.dtype;
+    const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, all = p.count * PANEL;
+    if (d_sink)
+        for (int64_t h = 0; h < block->heads; h++) d_sink[h] = 0;
+    w->bad_row_count = 0;
+    for (int64_t r = 0; r < all; r++) {
+        w->m[r] = w->inv[r] = w->D[r] = 0;
+        memset(w->row, 0, (size_t)lao_max(d, dv) * sizeof(real));
+        if (r >= p.rows) {
+            spread_row(w->row, true, d, all, r, w->qr);
+            spread_row(w->row, true, dv, all, r, w->dor);
+            continue;
+        }
+        const int64_t h = row_head(block, r), i = row_query(block, r);
+        const int64_t at = (block->b * local->shape.q_heads + h) * local->shape.q_tokens + i;
+        row_load(dtype, tensor_row(&args->o, dtype, block->b, i, h), dv, w->old);
+        row_load(dtype, tensor_row(&args->d_o, dtype, block->b, i, h), dv, w->row);
+        double dot = 0;
+        for (int64_t x = 0; x < dv; x++) dot += (double)w->row[x] * (double)w->old[x];
+        bool finite = row_finite(w->row, dv);
+        row_load(dtype, tensor_row(&args->q, dtype, block->b, i, h), d, w->old);
+        finite = row_finite(w->old, d) && finite;
+        if (!finite) w->bad_rows[w->bad_row_count++] = (int32_t)r;
+        spread_row(w->row, finite, dv, all, r, w->dor);
+        spread_row(w->old, finite, d, all, r, w->qr);
+        double m, inverse;
+        if (args->stats) {
+            const real *stats = (const real *)args->stats + 2 * at;
+            m = (double)stats[0], inverse = (double)stats[1];
+        } else {
+            m = (double)((const real *)args->lse)[at] * 1.4426950408889634, inverse = 1;
+            if (m == -INFINITY) m = 0, inverse = 0; /* the row saw nothing */
+        }
+        w->m[r] = (real)m, w->inv[r] = (real)inverse, w->D[r] = (real)dot;
+        if (d_sink && local->shape.sink && inverse != 0) {
+            const double sink = (double)((const real *)args->sink)[h] * 1.4426950408889634;
+            d_sink[h - block->h0] -= exp2(sink - m) * inverse * dot;
+        }
+    }
+    pack_panels(block, &args->q, dtype, d, local->shape.scale < 0 ? -1 : 1, w->row, w->qt);
+    pack_panels(block, &args->d_o, dtype, dv, 1, w->row, w->dot);
+    memset(w->dq, 0, (size_t)(all * lao_round_up(d, GROUP)) * sizeof(real));
+}
+
+/* s, dp -> P, dS for n keys of one panel. With r: only where a lane sees the key (j counts from `origin` of the tile);
+ * the rest of P and dS is left as it is. derivative NULL: no softcap. */
+INLINE void probabilities_body(const int nv, int64_t n, const real *restrict s, const real *restrict dp, real c,
+                               const real *restrict m, const real *restrict inv, const real *restrict D,
+                               const real *restrict derivative, real *restrict p, real *restrict ds, const reach *r,
+                               int64_t origin) {
+    const vf factor = v_set(c);
+    vf ref[PANEL_VECTORS], weight[PANEL_VECTORS], shift[PANEL_VECTORS];
+    for (int v = 0; v < nv; v++) {
+        ref[v] = v_sub(v_set(0), v_load(m + v * LANES));
+        weight[v] = v_load(inv + v * LANES);
+        shift[v] = v_load(D + v * LANES);
+    }
+    for (int64_t j = 0; j < n; j++) {
+        for (int v = 0; v < nv; v++) {
+            const int64_t at = (j * nv + v) * LANES;
+            vf a = v_mul(v_exp2(v_fma(v_load(s + at), factor, ref[v])), weight[v]);
+            vf b = v_mul(a, v_sub(v_load(dp + at), shift[v]));
+            if (derivative) b = v_mul(b, v_load(derivative + at));
+            if (r) {
+                const vm seen = v_between(v_load_int(r->first + v * LANES), v_set_int((int32_t)(origin + j)),
+                                          v_load_int(r->last + v * LANES));
+                a = v_select(seen, a, v_load(p + at));
+                b = v_select(seen, b, v_load(ds + at));
+            }
+            v_store(p + at, a);
+            v_store(ds + at, b);
+        }
+    }
+}
+KERNEL void probabilities_3(int64_t n, const real *s, const real *dp, real c, const real *m, const real *inv,
+                            const real *D, real *p, real *ds) {
+    probabilities_body(3, n, s, dp, c, m, inv, D, NULL, p, ds, NULL, 0);
+}
+KERNEL void probabilities(int nv, int64_t n, const real *s, const real *dp, real c, const real *m, const real *inv,
+                          const real *D, const real *derivative, real *p, real *ds, const reach *r, int64_t origin) {
+    probabilities_body(nv, n, s, dp, c, m, inv, D, derivative, p, ds, r, origin);
+}
+
+/* One panel against the packed key tile: P and dS of keys from .. to-1 of the tile (whole scatter steps), dQ. */
+static void backward_panel(const lao *local, const lao_backward_args *args, const lao_block *block, panels p,
+                           int64_t index, size_t count, int64_t tile_first, int64_t tile_keys, int64_t from, int64_t to,
+                           int64_t bad_count, backward_work *w) {
+    const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, tile = local->backward.k_tile;
+    const int nv = panel_vectors(p, index);
+    const int64_t width = nv * LANES, row = index * PANEL;
+    const bool modified = local->shape.softcap > 0 || local->shape.alibi;
+    real *prob = w->p + row * tile, *ds = w->ds + row * tile, *slope = local->shape.softcap > 0 ? w->slope : NULL;
+    int64_t low = tile_keys, high = 0;
+    reach r;
+    size_t met = 0;
+    for (size_t n = 0; n < count; n++) {
+        reach_of(block, p, index, &block->rects[w->active[n]], tile_first, tile_first + tile_keys, &r);
+        if (r.begin >= r.end) continue;
+        low = lao_min(low, r.begin), high = lao_max(high, r.end);
+        met++;
+    }
+    const bool plain = met == 1 && r.full && count == 1;
+    memset(prob + from * width, 0, (size_t)(((plain ? low : to) - from) * width) * sizeof(real));
+    memset(ds + from * width, 0, (size_t)(((plain ? low : to) - from) * width) * sizeof(real));
+    if (plain) {
+        memset(prob + high * width, 0, (size_t)((to - high) * width) * sizeof(real));
+        memset(ds + high * width, 0, (size_t)((to - high) * width) * sizeof(real));
+    }
+    w->low[index] = low, w->high[index] = high;
+    if (!met) return;
+    const int64_t keys = high - low;
+    scores(nv, keys, d, w->qt + row * d, w->k + low * d, d, w->s, w->top);
+    scores(nv, keys, dv, w->dot + row * dv, w->v + low * dv, dv, w->dp, w->top);
+    for (size_t n = 0; n < count; n++) {
+        const lao_rect *rect = &block->rects[w->active[n]];
+        if (count > 1) reach_of(block, p, index, rect, tile_first, tile_first + tile_keys, &r);
+        if (r.begin >= r.end) continue;
+        const int64_t skip = (r.begin - low) * width, at = r.begin * width, m = r.end - r.begin;
+        if (modified) {
+            slopes alibi;
+            if (local->shape.alibi) slopes_of(local, block, p, index, rect, tile_first + r.begin, &alibi);
+            if (met > 1) scores(nv, m, d, w->qt + row * d, w->k + r.begin * d, d, w->s + skip, w->top);
+            modify(local, nv, m, w->s + skip, local->shape.alibi ? &alibi : NULL, slope ? slope + skip : NULL);
+        }
+        if (r.full && !slope && nv == 3) {
+            probabilities_3(m, w->s + skip, w->dp + skip, score_factor(local), w->m + row, w->inv + row, w->D + row,
+                            prob + at, ds + at);
+        } else {
+            probabilities(nv, m, w->s + skip, w->dp + skip, score_factor(local), w->m + row, w->inv + row, w->D + row,
+                          slope ? slope + skip : NULL, prob + at, ds + at, r.full ? NULL : &r, r.begin);
+        }
+    }
+    if (!args->d_q.data) return;
+    real *dq = w->dq + row * lao_round_up(d, GROUP);
+    gather(nv, keys, lao_round_up(d, GROUP), ds + low * width, w->kg + low * GROUP, tile * GROUP, dq, w->one);
+    for (size_t n = 0; n < count && bad_count; n++) {
+        reach_of(block, p, index, &block->rects[w->active[n]], tile_first, tile_first + tile_keys, &r);
+        if (r.begin >= r.end) continue;
+        add_bad_keys(local, block, &args->k, d, nv, &r, ds + r.begin * width, w->bad_keys, bad_count, tile_first,
+                     w->row, dq);
+    }
+}
+
+/* c[key][dims] += over all rows of p[key][row] * b[row][dim], keys from .. to-1 of the tile. */
+static void scatter_tile(const backward_work *w, panels p, int64_t tile, int64_t from, int64_t to, int64_t dims,
+                         const real *prob, const real *b, real *c) {
+    const int64_t padded = kv_pad(dims), all = p.count * PANEL, whole = p.rows / PANEL;
+    for (int64_t x = 0; x < padded; x += KV_DIMS) {
+        const real *rows = b + x / KV_DIMS * all * KV_DIMS;
+        for (int64_t key = from; key < to; key += KV_ROWS) {
+            int64_t first = 0, last = p.count; /* panels that meet these keys */
+            while (first < last && (w->high[first] <= key || w->low[first] >= key + KV_ROWS)) first++;
+            while (first < last && (w->high[last - 1] <= key || w->low[last - 1] >= key + KV_ROWS)) last--;
+            if (first == last) continue;
+            const int64_t full = lao_min(last, whole);
+            if (first < full) {
+                scatter_full(full - first, tile * PANEL, prob + first * PANEL * tile + key * PANEL,
+                             rows + first * PANEL * KV_DIMS, c + key * padded + x, padded);
+            }
+            if (last > whole) {
+                const int64_t width = panel_vectors(p, whole) * LANES;
+                scatter_narrow(width, prob + whole * PANEL * tile + key * width, rows + whole * PANEL * KV_DIMS,
+                               c + key * padded + x, padded);
+            }
+        }
+    }
+}
+
+/* Rows that are not finite reach only the keys they see: what spread_row left out, pair by pair. */
+static void add_bad_rows(const lao *local, const lao_backward_args *args, const lao_block *block, size_t count,
+                         int64_t tile_first, int64_t tile_keys, backward_work *w, real *dk, real *dv) {
+    const panels p = panels_of(block);
+    const burst_dtype dtype = local->shape.dtype;
+    const int64_t d = local->shape.head_dim, e = local->shape.value_dim, tile = local->backward.k_tile;
+    for (int64_t n = 0; n < w->bad_row_count; n++) {
+        const int64_t r = w->bad_rows[n], i = row_query(block, r), h = row_head(block, r);
+        const int64_t width = panel_vectors(p, r / PANEL) * LANES, base = r / PANEL * PANEL * tile + r % PANEL;
+        row_load(dtype, tensor_row(&args->q, dtype, block->b, i, h), d, w->row);
+        row_load(dtype, tensor_row(&args->d_o, dtype, block->b, i, h), e, w->old);
+        for (size_t c = 0; c < count; c++) {
+            const lao_rect *rect = &block->rects[w->active[c]];
+            int64_t a, b;
+            if (i < rect->i0 || i >= rect->i0 + rect->ni) continue;
+            lao_interval(rect, i, &a, &b);
+            a = lao_max(a - tile_first, 0), b = lao_min(b - tile_first, tile_keys);
+            for (int64_t j = a; j < b; j++) {
+                const real ds = w->ds[base + j * width], prob = w->p[base + j * width];
+                for (int64_t x = 0; x < d; x++) dk[j * kv_pad(d) + x] += ds * w->row[x];
+                for (int64_t x = 0; x < e; x++) dv[j * kv_pad(e) + x] += prob * w->old[x];
+            }
+        }
+    }
+}
+
+/* false: stopped */
+static bool wait_turn(const int32_t *passed, int32_t turn, lao_run *run) {
+    for (int64_t spins = 0; __atomic_load_n(passed, __ATOMIC_ACQUIRE) != turn; spins++) {
+        if (lao_stopped(run)) return false;
+        if (spins > 1000) lao_rest(run);
+    }
+    return true;
+}
+
+static void backward_tile(const lao *local, const lao_backward_args *args, const lao_block *block, int64_t t,
+                          void *sums, const lao_line *line, backward_work *w, lao_run *run) {
+    const panels p = panels_of(block);
+    const burst_dtype dtype = local->shape.dtype;
+    const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, tile = local->backward.k_tile;
+    const int64_t first = t * tile, last = lao_min(first + tile, local->shape.k_tokens);
+    int64_t begin, end;
+    const size_t count = active_rects(block, lao_max(first, block->j0), lao_min(last, block->j1), w->active, &begin,
+                                      &end);
+    const int64_t from = (begin - first) / KV_ROWS * KV_ROWS, to = lao_round_up(end - first, KV_ROWS);
+    int64_t bad = 0;
+    pack_keys(block, &args->k, dtype, d, begin, end, w->k + (begin - first) * d, d);
+    pack_keys(block, &args->v, dtype, dv, begin, end, w->v + (begin - first) * dv, dv);
+    if (args->d_q.data) {
+        bad = pack_groups(block, &args->k, dtype, d, begin, end, w->row, w->kg + (begin - first) * GROUP, tile * GROUP,
+                          w->bad_keys);
+        for (int64_t n = 0; n < bad; n++) w->bad_keys[n] += (int32_t)(begin - first);
+    }
+    for (int64_t index = 0; index < p.count; index++) {
+        backward_panel(local, args, block, p, index, count, first, last - first, from, to, bad, w);
+        lao_tick(run, (double)(lao_max(w->high[index] - w->low[index], 0) * panel_rows(p, index)));
+        if (lao_stopped(run)) return;
+    }
+    if (!args->d_k.data && !args->d_v.data) return;
+    if (!wait_turn(&line->passed[t], line->turn[t], run)) return;
+    real *dk = sums_of_keys(local, sums, t), *dval = sums_of_values(local, sums, t);
+    if (line->turn[t] == 0) {
+        memset(dk, 0, (size_t)(tile * kv_pad(d)) * sizeof(real));
+        memset(dval, 0, (size_t)(tile * kv_pad(dv)) * sizeof(real));
+    }
+    if (args->d_v.data) scatter_tile(w, p, tile, from, to, dv, w->p, w->dor, dval);
+    if (args->d_k.data) scatter_tile(w, p, tile, from, to, d, w->ds, w->qr, dk);
+    if (w->bad_row_count) add_bad_rows(local, args, block, count, first, last - first, w, dk, dval);
+    __atomic_store_n(&line->passed[t], line->turn[t] + 1, __ATOMIC_RELEASE);
+}
+
+static void backward_finish(const lao *local, const lao_backward_args *args, const lao_block *block, backward_work *w) {
+    const panels p = panels_of(block);
+    const burst_dtype dtype = local->shape.dtype;
+    const int64_t d = local->shape.head_dim, padded = lao_round_up(d, GROUP);
+    const real scale = (real)local->shape.scale;
+    for (int64_t r = 0; r < p.rows; r++) {
+        const int64_t index = r / PANEL, width = panel_vectors(p, index) * LANES;
+        const real *dq = w->dq + index * PANEL * padded + r % PANEL;
+        for (int64_t x = 0; x < d; x++) w->row[x] = dq[x * width] * scale;
+        row_store(dtype, w->row, d, tensor_row(&args->d_q, dtype, block->b, row_query(block, r), row_head(block, r)),
+                  args->accumulate, w->old);
+    }
+}
+
+static void backward_task(const lao *local, const lao_backward_args *args, const lao_block *block, void *work,
+                          void *partial, void *sums, const lao_line *line, double *d_sink, lao_run *run) {
+    backward_work w;
+    backward_carve(local, work, &w);
+    if (partial) w.dq = partial;
+    for (int lane = 0; lane < PANEL; lane++) w.one[lane] = 1, w.top[lane] = 0;
+    backward_rows(local, args, block, &w, d_sink);
+    if (!args->d_q.data && !args->d_k.data && !args->d_v.data) return;
+    const int64_t tile = local->backward.k_tile;
+    for (int64_t t = block->j0 / tile; t * tile < block->j1; t++) {
+        if (line->turn[t] < 0) continue;
+        backward_tile(local, args, block, t, sums, line, &w, run);
+        if (lao_stopped(run)) return;
+    }
+    if (!partial && args->d_q.data) backward_finish(local, args, block, &w);
+}
+
+/* Sums the chunks' dQ in their order. */
+static void backward_merge(const lao *local, const lao_backward_args *args, const lao_block *block, void *work,
+                           const void *partials, size_t stride) {
+    backward_work w;
+    backward_carve(local, work, &w);
+    const int64_t n = panels_of(block).count * PANEL * lao_round_up(local->shape.head_dim, GROUP);
+    for (int64_t chunk = 0; chunk < local->backward.chunks; chunk++) {
+        const real *part = (const real *)(const void *)((const char *)partials + (size_t)chunk * stride);
+        for (int64_t x = 0; x < n; x++) w.dq[x] = chunk ? w.dq[x] + part[x] : part[x];
+    }
+    backward_finish(local, args, block, &w);
+}
+
+static void write_keys(const lao *local, const lao_tensor *out, int64_t dims, double scale, int64_t b, int64_t g,
+                       int64_t tile, bool touched, const real *sums, bool accumulate, backward_work *w) {
+    const burst_dtype dtype = local->shape.dtype;
+    const int64_t first = tile * local->backward.k_tile;
+    const int64_t last = lao_min(first + local->backward.k_tile, local->shape.k_tokens);
+    if (!out->data) return;
+    for (int64_t j = first; j < last; j++) {
+        const real *from = sums + (j - first) * kv_pad(dims);
+        for (int64_t x = 0; x < dims; x++) w->row[x] = touched ? from[x] * (real)scale : 0;
+        row_store(dtype, w->row, dims, tensor_row(out, dtype, b, j, g), accumulate, w->old);
+    }
+}
+static void backward_keys(const lao *local, const lao_backward_args *args, int64_t b, int64_t g, int64_t tile,
+                          bool touched, void *work, const void *sums) {
+    backward_work w;
+    backward_carve(local, work, &w);
+    void *all = (void *)(uintptr_t)sums;
+    write_keys(local, &args->d_k, local->shape.head_dim, local->shape.scale, b, g, tile, touched,
+               sums_of_keys(local, all, tile), args->accumulate, &w);
+    write_keys(local, &args->d_v, local->shape.value_dim, 1, b, g, tile, touched, sums_of_values(local, all, tile),
+               args->accumulate, &w);
+}

@@ -1,0 +1,223 @@
+/* body_forward.h - one forward task: a block of rows against a range of keys, key tile by key tile, folded into a running
+ * (accumulator, maximum, sum) per row, LAO of the paper. The score tile lives in L1, the key tile in L2.
+ * o is kept transposed, o[panel][dim][lane]. */
+
+#define FEW_ROWS 3 /* up to so many rows go through body_few.h */
+
+typedef struct forward_work {
+    real *q, *o, *m, *sum; /* the block's rows, in panels */
+    real *score, *k, *v, *row, *old, *top, *keep;
+    int32_t *bad;
+    uint32_t *active;
+} forward_work;
+
+static size_t forward_carve(const lao *local, char *base, forward_work *w) {
+    const lao_cut *cut = &local->forward;
+    const int64_t d = local->shape.head_dim, dv = lao_round_up(local->shape.value_dim, GROUP);
+    const int64_t rows = lao_round_up(cut->rows, PANEL), wide = lao_round_up(lao_max(d, dv), LANES) + LANES;
+    const int64_t keys = lao_round_up(cut->k_tile, 2 * QK_ROWS);
+    carver c = {base, 0};
+    w->q = carve(&c, rows * d, sizeof(real));
+    w->o = carve(&c, rows * dv, sizeof(real));
+    w->m = carve(&c, rows, sizeof(real));
+    w->sum = carve(&c, rows, sizeof(real));
+    w->score = carve(&c, keys * PANEL, sizeof(real));
+    /* a score step starts at any key of the tile and may run over its end */
+    w->k = carve(&c, (keys + 2 * QK_ROWS) * d, sizeof(real));
+    w->v = carve(&c, keys * dv, sizeof(real));
+    w->row = carve(&c, wide, sizeof(real));
+    w->old = carve(&c, wide, sizeof(real));
+    w->top = carve(&c, PANEL, sizeof(real));
+    w->keep = carve(&c, PANEL, sizeof(real));
+    w->bad = carve(&c, keys, sizeof(int32_t));
+    w->active = carve(&c, cut->index.most, sizeof(uint32_t));
+    return c.used;
+}
+static size_t forward_bytes(const lao *local) {
+    forward_work w;
+    return forward_carve(local, NULL, &w);
+}
+
+/* What a chunk of keys leaves for the merge. */
+typedef struct forward_state {
+    real *o, *m, *sum;
+} forward_state;
+static size_t state_carve(const lao *local, char *base, forward_state *s) {
+    const int64_t rows = lao_round_up(local->forward.rows, PANEL);
+    carver c = {base, 0};
+    s->o = carve(&c, rows * lao_round_up(local->shape.value_dim, GROUP), sizeof(real));
+    s->m = carve(&c, rows, sizeof(real));
+    s->sum = carve(&c, rows, sizeof(real));
+    return c.used;
+}
+static size_t forward_partial(const lao *local) {
+    forward_state s;
+    return state_carve(local, NULL, &s);
+}
+
+static real score_factor(const lao *local) {
+    if (local->shape.softcap > 0 || local->shape.alibi) return 1; /* modify() has done it */
+    return (real)(fabs(local->shape.scale) * 1.4426950408889634);
+}
+
+/* o += p * v for keys that are not finite, only in the rows that see them (see pack_groups). */
+KERNEL void add_bad_keys(const lao *local, const lao_block *block, const lao_tensor *t, int64_t dims, int nv,
+                         const reach *r, const real *p, const int32_t *bad, int64_t bad_count, int64_t tile_first,
+                         real *row, real *o) {
+    for (int64_t n = 0; n < bad_count; n++) {
+        const int32_t j = bad[n];
+        if (j < r->begin || j >= r->end) continue;
+        row_load(local->shape.dtype, tensor_row(t, local->shape.dtype, block->b, tile_first + j, block->g), dims, row);
+        for (int lane = 0; lane < nv * LANES; lane++) {
+            if (!r->full && (j < r->first[lane] || j >= r->last[lane])) continue;
+            const real weight = p[(j - r->begin) * nv * LANES + lane];
+            for (int64_t x = 0; x < dims; x++) o[x * nv * LANES + lane] += weight * row[x];
+        }
+    }
+}
+
+/* One panel through one rectangle of the packed key tile. */
+static void forward_panel(const lao *local, const lao_forward_args *args, const lao_block *block, panels p,
+                          int64_t index, const lao_rect *rect, const reach *r, int64_t tile_first, int64_t bad_count,
+                          forward_work *w) {
+    const int64_t d = local->shape.head_dim, dv = lao_round_up(local->shape.value_dim, GROUP), n = r->end - r->begin;
+    const int64_t jump = lao_round_up(local->forward.k_tile, 2 * QK_ROWS) * GROUP;
+    const int nv = panel_vectors(p, index);
+    const bool modified = local->shape.softcap > 0 || local->shape.alibi;
+    for (int lane = 0; lane < PANEL; lane++) w->top[lane] = -(real)INFINITY;
+    scores(nv, n, d, w->q + index * PANEL * d, w->k + r->begin * d, d, w->score, w->top);
+    if (modified) {
+        slopes alibi;
+        if (local->shape.alibi) slopes_of(local, block, p, index, rect, tile_first + r->begin, &alibi);
+        modify(local, nv, n, w->score, local->shape.alibi ? &alibi : NULL, NULL);
+    }
+    hide_edges(nv, w->score, r);
+    if (modified || !r->full) top_of(nv, n, w->score, w->top);
+    fold(nv, n, w->score, score_factor(local), w->top, w->m + index * PANEL, w->sum + index * PANEL, w->keep);
+    real *o = w->o + index * PANEL * dv;
+    gather(nv, n, dv, w->score, w->v + r->begin * GROUP, jump, o, w->keep);
+    if (bad_count) {
+        add_bad_keys(local, block, &args->v, local->shape.value_dim, nv, r, w->score, w->bad, bad_count, tile_first,
+                     w->row, o);
+    }
+}
+
+/* Writes o, lse and statistics of one row from its sums. The sink joins the row's sum here, once. */
+static void finish_row(const lao *local, const lao_forward_args *args, const lao_block *block, int64_t r, double m,
+                       double sum, forward_work *w) {
+    const int64_t h = row_head(block, r), i = row_query(block, r);
+    const int64_t at = (block->b * local->shape.q_heads + h) * local->shape.q_tokens + i;
+    const burst_dtype dtype = local->shape.dtype;
+    double factor = 1;
+    if (local->shape.sink) {
+        const double sink = (double)((const real *)args->sink)[h] * 1.4426950408889634;
+        const double top = sink > m ? sink : m;
+        if (top > -INFINITY) {
+            factor = exp2(m - top);
+            sum = sum * factor + exp2(sink - top);
+            m = top;
+        }
+    }
+    const double inverse = sum == 0 ? 0 : 1 / sum; /* a row that saw nothing; NaN stays */
+    const real weight = (real)(factor * inverse);
+    for (int64_t x = 0; x < local->shape.value_dim; x++) w->row[x] *= weight;
+    row_store(dtype, w->row, local->shape.value_dim, tensor_row(&args->o, dtype, block->b, i, h), false, w->old);
+    if (args->lse) ((real *)args->lse)[at] = (real)(sum == 0 ? -INFINITY : (m + log2(sum)) * 0.6931471805599453);
+    if (args->stats) {
+        real *stats = (real *)args->stats + 2 * at;
+        stats[0] = (real)(sum == 0 ? 0 : m);
+        stats[1] = (real)inverse;
+    }
+}
+
+static void forward_finish(const lao *local, const lao_forward_args *args, const lao_block *block, forward_work *w) {
+    const panels p = panels_of(block);
+    const int64_t dv = lao_round_up(local->shape.value_dim, GROUP);
+    for (int64_t r = 0; r < p.rows; r++) {
+        const int64_t index = r / PANEL, lane = r % PANEL, width = panel_vectors(p, index) * LANES;
+        const real *o = w->o + index * PANEL * dv + lane;
+        for (int64_t x = 0; x < local->shape.value_dim; x++) w->row[x] = o[x * width];
+        finish_row(local, args, block, r, (double)w->m[r], (double)w->sum[r], w);
+    }
+}
+
+static void forward_panels(const lao *local, const lao_forward_args *args, const lao_block *block, forward_work *w,
+                           lao_run *run) {
+    const panels p = panels_of(block);
+    const burst_dtype dtype = local->shape.dtype;
+    const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, tile = local->forward.k_tile;
+    const int64_t jump = lao_round_up(tile, 2 * QK_ROWS) * GROUP;
+    pack_panels(block, &args->q, dtype, d, local->shape.scale < 0 ? -1 : 1, w->row, w->q);
+    for (int64_t first = block->j0; first < block->j1; first += tile) {
+        int64_t begin, end;
+        const size_t count =
+            active_rects(block, first, lao_min(first + tile, block->j1), w->active, &begin, &end);
+        if (!count) continue;
+        pack_keys(block, &args->k, dtype, d, begin, end, w->k, d);
+        const int64_t bad = pack_groups(block, &args->v, dtype, dv, begin, end, w->row, w->v, jump, w->bad);
+        for (int64_t index = 0; index < p.count; index++) {
+            double pairs = 0;
+            for (size_t n = 0; n < count; n++) {
+                const lao_rect *rect = &block->rects[w->active[n]];
+                reach r;
+                reach_of(block, p, index, rect, begin, end, &r);
+                if (r.begin >= r.end) continue;
+                forward_panel(local, args, block, p, index, rect, &r, begin, bad, w);
+                pairs += (double)((r.end - r.begin) * panel_rows(p, index));
+            }
+            lao_tick(run, pairs);
+            if (lao_stopped(run)) return;
+        }
+    }
+}
+
+static void forward_few(const lao *local, const lao_forward_args *args, const lao_block *block, forward_work *w,
+                        lao_run *run);
+
+static void forward_task(const lao *local, const lao_forward_args *args, const lao_block *block, void *work,
+                         void *partial, lao_run *run) {
+    forward_work w;
+    forward_state state;
+    forward_carve(local, work, &w);
+    if (partial) {
+        state_carve(local, partial, &state);
+        w.o = state.o, w.m = state.m, w.sum = state.sum;
+    }
+    const panels p = panels_of(block);
+    memset(w.o, 0, (size_t)(p.count * PANEL * lao_round_up(local->shape.value_dim, GROUP)) * sizeof(real));
+    for (int64_t r = 0; r < p.count * PANEL; r++) w.m[r] = -(real)INFINITY, w.sum[r] = 0;
+    if (p.rows <= FEW_ROWS) forward_few(local, args, block, &w, run);
+    else forward_panels(local, args, block, &w, run);
+    if (!partial && !lao_stopped(run)) forward_finish(local, args, block, &w);
+}
+
+/* Folds the chunks' partial results in their order, safe for -inf on either side, then finishes. */
+static void forward_merge(const lao *local, const lao_forward_args *args, const lao_block *block, void *work,
+                          const void *partials, size_t stride) {
+    forward_work w;
+    forward_carve(local, work, &w);
+    const panels p = panels_of(block);
+    const int64_t dv = lao_round_up(local->shape.value_dim, GROUP);
+    for (int64_t chunk = 0; chunk < local->forward.chunks; chunk++) {
+        forward_state part;
+        state_carve(local, (char *)(uintptr_t)partials + (size_t)chunk * stride, &part);
+        for (int64_t index = 0; index < p.count; index++) {
+            const int nv = panel_vectors(p, index);
+            for (int v = 0; v < nv; v++) {
+                const int64_t at = index * PANEL + v * LANES;
+                const vf old = chunk ? v_load(w.m + at) : v_set(-(real)INFINITY), new = v_load(part.m + at);
+                const vf top = v_max(old, new), ref = reference(top);
+                const vf keep = v_exp2(v_sub(old, ref)), add = v_exp2(v_sub(new, ref));
+                const vf sum = chunk ? v_mul(v_load(w.sum + at), keep) : v_set(0);
+                v_store(w.m + at, top);
+                v_store(w.sum + at, v_fma(v_load(part.sum + at), add, sum));
+                for (int64_t x = 0; x < dv; x++) {
+                    const int64_t o = index * PANEL * dv + (x * nv + v) * LANES;
+                    const vf before = chunk ? v_mul(v_load(w.o + o), keep) : v_set(0);
+                    v_store(w.o + o, v_fma(v_load(part.o + o), add, before));
+                }
+            }
+        }
+    }
+    forward_finish(local, args, block, &w);
+}

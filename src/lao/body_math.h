@@ -1,0 +1,124 @@
+/* body_math.h - exp2, tanh and the conversion of rows, written once over the SIMD vocabulary.
+ * Included by every kernel_*.c after its simd_*.h. */
+#include <math.h>
+#include <string.h>
+
+#include "kernel.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define KERNEL static __attribute__((noinline))
+
+#ifdef SIMD_F64
+INLINE vf v_exp2(vf x) { return exp2(x); }
+INLINE vf v_tanh(vf x) { return tanh(x); }
+#else
+/* 2^x for x <= 128. Round to n by adding 1.5 * 2^23 (+ 127, so that the low bits are the biased exponent), then a minimax
+ * polynomial of degree 5 on [-1/2, 1/2] (Remez, relative error 7.5e-8; constant then set to 1, so 2^0 = 1 exactly).
+ * Relative error <= 2.4e-7 for -126 <= x <= 128, exactly 0 for x < -126.5, NaN stays NaN (the order of max's operands). */
+INLINE vf v_exp2(vf x) {
+    const vf magic = v_set(12582912.0f + 127.0f);
+    x = v_max(v_set(-127.0f), x);
+    const vf t = v_add(x, magic);
+    const vf f = v_sub(x, v_sub(t, magic));
+    vf p = v_fma(v_set(1.327647245e-3f), f, v_set(9.675540961e-3f));
+    p = v_fma(p, f, v_set(5.550713092e-2f));
+    p = v_fma(p, f, v_set(2.402212024e-1f));
+    p = v_fma(p, f, v_set(6.931469440e-1f));
+    p = v_fma(p, f, v_set(1.0f));
+    return v_mul(p, v_power(t));
+}
+
+/* tanh: below 0.625 an odd minimax polynomial (Remez, relative error 4.4e-9), above 1 - 2 / (e^2x + 1), whose absolute
+ * error is that of exp2. Relative error <= 4e-7 everywhere; NaN stays NaN. */
+INLINE vf v_tanh(vf x) {
+    const vf a = v_abs(x), z = v_mul(x, x);
+    vf p = v_fma(v_set(-5.704986789e-3f), z, v_set(2.06390870082e-2f));
+    p = v_fma(p, z, v_set(-5.37397149859e-2f));
+    p = v_fma(p, z, v_set(1.33314421964e-1f));
+    p = v_fma(p, z, v_set(-3.33332819419e-1f));
+    const vf small = v_fma(v_mul(p, z), x, x);
+    /* 2^40 and more is infinite for this purpose; the cap keeps exp2 in range */
+    const vf y = v_sub(v_set(0.0f), v_max(v_set(-40.0f), v_mul(a, v_set(-2.885390081777927f))));
+    const vf big = v_sub(v_set(1.0f), v_div(v_set(2.0f), v_add(v_exp2(y), v_set(1.0f))));
+    const vf signed_big = v_select(v_less(x, v_set(0.0f)), v_sub(v_set(0.0f), big), big);
+    return v_select(v_less(a, v_set(0.625f)), small, signed_big);
+}
+#endif
+
+/* bf16 by round to nearest even; NaN stays NaN */
+INLINE uint16_t bf16_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    const uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16 | 0x40u) : rounded);
+}
+
+/* One row of n elements of `dtype` -> reals. */
+KERNEL void row_load(burst_dtype dtype, const void *from, int64_t n, real *to) {
+#ifdef SIMD_F64
+    (void)dtype;
+    memcpy(to, from, (size_t)n * sizeof *to);
+#else
+    int64_t x = 0;
+    const uint16_t *half = from;
+    uint16_t tail[LANES] = {0};
+    real wide[LANES];
+    if (dtype == BURST_F32) {
+        memcpy(to, from, (size_t)n * sizeof *to);
+        return;
+    }
+    for (; x + LANES <= n; x += LANES) {
+        v_store(to + x, dtype == BURST_BF16 ? v_load_bf16(half + x) : v_load_f16(half + x));
+    }
+    if (x == n) return;
+    memcpy(tail, half + x, (size_t)(n - x) * sizeof *tail);
+    v_store(wide, dtype == BURST_BF16 ? v_load_bf16(tail) : v_load_f16(tail));
+    memcpy(to + x, wide, (size_t)(n - x) * sizeof *to);
+#endif
+}
+
+/* One row of reals -> n elements of `dtype`. With `add`, what is there is added first, in `old` (n reals of scratch). */
+KERNEL void row_store(burst_dtype dtype, real *from, int64_t n, void *to, bool add, real *old) {
+    if (add) {
+        row_load(dtype, to, n, old);
+        for (int64_t x = 0; x < n; x++) from[x] += old[x];
+    }
+#ifdef SIMD_F64
+    (void)dtype;
+    memcpy(to, from, (size_t)n * sizeof *from);
+#else
+    uint16_t *half = to;
+    if (dtype == BURST_F32) {
+        memcpy(to, from, (size_t)n * sizeof *from);
+    } else if (dtype == BURST_BF16) {
+        for (int64_t x = 0; x < n; x++) half[x] = bf16_of(from[x]);
+    } else {
+        int64_t x = 0;
+        uint16_t tail[LANES];
+        real wide[LANES] = {0};
+        for (; x + LANES <= n; x += LANES) v_store_f16(half + x, v_load(from + x));
+        if (x == n) return;
+        memcpy(wide, from + x, (size_t)(n - x) * sizeof *wide);
+        v_store_f16(tail, v_load(wide));
+        memcpy(half + x, tail, (size_t)(n - x) * sizeof *tail);
+    }
+#endif
+}
+
+INLINE size_t dtype_bytes(burst_dtype dtype) { return dtype == BURST_F64 ? 8 : dtype == BURST_F32 ? 4 : 2; }
+
+INLINE char *tensor_row(const lao_tensor *t, burst_dtype dtype, int64_t b, int64_t token, int64_t head) {
+    return (char *)t->data + (b * t->batch + token * t->token + head * t->head) * (int64_t)dtype_bytes(dtype);
+}
+
+/* 1 if every element is finite: x * 0 is 0 then, and NaN otherwise. */
+KERNEL bool row_finite(const real *x, int64_t n) {
+    vf sum = v_set(0);
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) sum = v_fma(v_load(x + i), v_set(0), sum);
+    real lanes[LANES], total = 0;
+    v_store(lanes, sum);
+    for (int l = 0; l < LANES; l++) total += lanes[l];
+    for (; i < n; i++) total += x[i] * 0;
+    return total == 0;
+}

@@ -1,0 +1,144 @@
+/* body_pack.h - brings rows of a tensor into the forms the products want, converting to reals on the way, and says which
+ * panels and key intervals a block has. Packing is paid once per task (queries) or once per tile (keys). */
+
+#define CACHE_LINE 64
+
+/* The rows of a block in panels of PANEL rows; the last may have fewer vectors. */
+typedef struct panels {
+    int64_t rows, count;
+} panels;
+
+INLINE panels panels_of(const lao_block *block) {
+    const int64_t rows = block->heads * block->ni;
+    return (panels){rows, (rows + PANEL - 1) / PANEL};
+}
+INLINE int panel_vectors(panels p, int64_t index) {
+    const int64_t rows = lao_min(p.rows - index * PANEL, PANEL);
+    return (int)((rows + LANES - 1) / LANES);
+}
+INLINE int64_t panel_rows(panels p, int64_t index) { return lao_min(p.rows - index * PANEL, PANEL); }
+INLINE int64_t row_head(const lao_block *block, int64_t row) { return block->h0 + row / block->ni; }
+INLINE int64_t row_query(const lao_block *block, int64_t row) { return block->i0 + row % block->ni; }
+
+/* Row r of the block -> out[panel][x][lane], rows behind the last are 0; times sign. */
+KERNEL void pack_panels(const lao_block *block, const lao_tensor *t, burst_dtype dtype, int64_t dims, real sign,
+                        real *row, real *out) {
+    const panels p = panels_of(block);
+    for (int64_t index = 0; index < p.count; index++) {
+        const int64_t width = panel_vectors(p, index) * LANES;
+        real *to = out + index * PANEL * dims;
+        for (int64_t lane = 0; lane < width; lane++) {
+            const int64_t r = index * PANEL + lane;
+            if (r >= p.rows) {
+                for (int64_t x = 0; x < dims; x++) to[x * width + lane] = 0;
+                continue;
+            }
+            row_load(dtype, tensor_row(t, dtype, block->b, row_query(block, r), row_head(block, r)), dims, row);
+            for (int64_t x = 0; x < dims; x++) to[x * width + lane] = sign * row[x];
+        }
+    }
+}
+
+/* Keys first .. last-1 of kv head g -> out[key][stride]. */
+KERNEL void pack_keys(const lao_block *block, const lao_tensor *t, burst_dtype dtype, int64_t dims, int64_t first,
+                      int64_t last, real *out, int64_t stride) {
+    for (int64_t j = first; j < last; j++) {
+        row_load(dtype, tensor_row(t, dtype, block->b, j, block->g), dims, out + (j - first) * stride);
+    }
+}
+
+/* The same -> out[dim / GROUP][key][GROUP], dims padded with 0 (row: scratch of dims rounded up to GROUP).
+ * A key that is not finite is packed as 0 and listed: 0 * NaN would reach rows that may not see it. */
+KERNEL int64_t pack_groups(const lao_block *block, const lao_tensor *t, burst_dtype dtype, int64_t dims, int64_t first,
+                           int64_t last, real *row, real *out, int64_t jump, int32_t *bad) {
+    const int64_t padded = lao_round_up(dims, GROUP);
+    int64_t bad_count = 0;
+    for (int64_t x = dims; x < padded; x++) row[x] = 0;
+    for (int64_t j = first; j < last; j++) {
+        row_load(dtype, tensor_row(t, dtype, block->b, j, block->g), dims, row);
+        const bool finite = row_finite(row, dims);
+        real *to = out + (j - first) * GROUP;
+        if (!finite) {
+            bad[bad_count++] = (int32_t)(j - first);
+            for (int64_t x = 0; x < padded; x += GROUP) memset(to + x / GROUP * jump, 0, GROUP * sizeof *to);
+        } else {
+            for (int64_t x = 0; x < padded; x += GROUP) memcpy(to + x / GROUP * jump, row + x, GROUP * sizeof *to);
+        }
+    }
+    return bad_count;
+}
+
+/* Which keys of a tile each lane of a panel sees through one rectangle, relative to the tile's first key. */
+typedef struct reach {
+    int32_t first[PANEL], last[PANEL];
+    int64_t begin, end; /* the union; empty: begin >= end */
+    int64_t sure_begin, sure_end; /* every lane sees these */
+    bool full;          /* every lane sees begin .. end-1; first and last are not set then */
+} reach;
+
+KERNEL void reach_of(const lao_block *block, panels p, int64_t index, const lao_rect *rect, int64_t tile_first,
+                     int64_t tile_last, reach *out) {
+    const int64_t row = index * PANEL, rows = panel_rows(p, index), keys = tile_last - tile_first;
+    int64_t a, b, a1, b1;
+    if (block->heads == 1) {
+        const int64_t top = block->i0 + row, bottom = top + rows - 1;
+        out->full = false;
+        out->begin = out->end = 0;
+        if (bottom < rect->i0 || top >= rect->i0 + rect->ni) return;
+        lao_interval(rect, lao_max(top, rect->i0), &a, &b);
+        lao_interval(rect, lao_min(bottom, rect->i0 + rect->ni - 1), &a1, &b1);
+        out->begin = lao_max(a - tile_first, 0); /* intervals move up with the row: first row's begin, last row's end */
+        out->end = lao_min(b1 - tile_first, keys);
+        if (out->begin >= out->end) return;
+        out->full = top >= rect->i0 && bottom < rect->i0 + rect->ni && a1 - tile_first <= out->begin &&
+                    b - tile_first >= out->end;
+        if (out->full) return;
+    }
+    out->begin = keys, out->end = 0;
+    out->sure_begin = 0, out->sure_end = keys;
+    for (int64_t lane = 0; lane < PANEL; lane++) {
+        out->first[lane] = 0, out->last[lane] = (int32_t)keys; /* behind the last row: anything */
+        if (lane >= rows) continue;
+        const int64_t i = row_query(block, row + lane);
+        a = b = 0;
+        if (i >= rect->i0 && i < rect->i0 + rect->ni) lao_interval(rect, i, &a, &b);
+        a = lao_max(a - tile_first, 0);
+        b = lao_min(b - tile_first, keys);
+        if (a >= b) a = b = 0;
+        out->first[lane] = (int32_t)a, out->last[lane] = (int32_t)b;
+        if (a < b) out->begin = lao_min(out->begin, a), out->end = lao_max(out->end, b);
+        out->sure_begin = lao_max(out->sure_begin, a), out->sure_end = lao_min(out->sure_end, b);
+    }
+    out->full = out->begin < out->end && out->sure_begin <= out->begin && out->sure_end >= out->end;
+}
+
+/* The rectangles of the block that meet keys first .. last-1; *begin, *end: the keys needed, over all rows. */
+KERNEL size_t active_rects(const lao_block *block, int64_t first, int64_t last, uint32_t *active, int64_t *begin,
+                           int64_t *end) {
+    size_t count = 0;
+    *begin = last, *end = first;
+    for (size_t n = 0; n < block->count; n++) {
+        const lao_rect *r = &block->rects[block->ids[n]];
+        const int64_t top = lao_max(block->i0, r->i0), bottom = lao_min(block->i0 + block->ni, r->i0 + r->ni) - 1;
+        int64_t a, b, a1, b1;
+        if (top > bottom || r->j0 >= last || r->j0 + r->nj <= first) continue;
+        lao_interval(r, top, &a, &b);
+        lao_interval(r, bottom, &a1, &b1);
+        a = lao_max(a, first), b1 = lao_min(b1, last);
+        if (a >= b1) continue;
+        *begin = lao_min(*begin, a), *end = lao_max(*end, b1);
+        active[count++] = block->ids[n];
+    }
+    return count;
+}
+
+/* Carves aligned arrays out of one piece of memory; with base NULL it only measures. */
+typedef struct carver {
+    char *base;
+    size_t used;
+} carver;
+INLINE void *carve(carver *c, int64_t count, size_t size) {
+    void *at = c->base ? c->base + c->used : NULL;
+    c->used += ((size_t)count * size + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
+    return at;
+}

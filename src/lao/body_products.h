@@ -1,0 +1,147 @@
+/* body_products.h - the three matrix products, where all the time goes. Lanes are queries in the first two:
+ *   scores   s[key][row]   = sum over dims of k[key][dim] * q[dim][row]       keys are broadcast
+ *   gather   o[dim][row]  += sum over keys of v[dim][key] * p[key][row]       value dims are broadcast
+ *   scatter  c[key][dim]  += sum over rows of p[key][row] * b[row][dim]       lanes are dims, P is broadcast
+ * Each is a plain loop over registers in a function of its own: inlined into its caller, the compiler spills.
+ * A panel is at most 3 vectors of rows; narrower panels (1 or 2 vectors) take more broadcast rows to keep the FMAs busy. */
+
+#define PANEL_VECTORS 3
+#define PANEL (PANEL_VECTORS * LANES)
+#define GROUP 4       /* value dims stored together: v[dim / GROUP][key][GROUP] */
+#define KV_VECTORS 2  /* vectors of dims in a scatter step */
+#define KV_DIMS (KV_VECTORS * LANES)
+
+/* keys of one scores step beside nv vectors of rows */
+INLINE int scores_rows(int nv) { return nv == 1 ? 2 * QK_ROWS : QK_ROWS; }
+
+/* s[n][nv * LANES]; n is rounded up to the step, so s and k need slack behind; top[row] = max(top, s) over the n keys. */
+INLINE void scores_body(const int nv, const int mr, int64_t n, int64_t d, const real *restrict q, const real *restrict k,
+                        int64_t stride, real *restrict s, real *restrict top) {
+    for (int64_t j = 0; j < n; j += mr) {
+        vf sum[2 * QK_ROWS][PANEL_VECTORS];
+        for (int i = 0; i < mr; i++)
+            for (int v = 0; v < nv; v++) sum[i][v] = v_set(0);
+        const real *key = k + j * stride;
+        const real *row = q;
+        for (int64_t x = 0; x < d; x++) {
+            vf b[PANEL_VECTORS];
+            for (int v = 0; v < nv; v++) {
+                b[v] = v_load(row + v * LANES);
+                V_KEEP(b[v]);
+            }
+            for (int i = 0; i < mr; i++) {
+                const vf a = v_set(key[i * stride + x]);
+                for (int v = 0; v < nv; v++) sum[i][v] = v_fma(a, b[v], sum[i][v]);
+            }
+            row += nv * LANES;
+        }
+        real *out = s + j * nv * LANES;
+        for (int i = 0; i < mr; i++)
+            for (int v = 0; v < nv; v++) v_store(out + (i * nv + v) * LANES, sum[i][v]);
+        const int valid = n - j < mr ? (int)(n - j) : mr;
+        for (int v = 0; v < nv; v++) {
+            vf m = v_load(top + v * LANES);
+            if (valid == mr) {
+                for (int i = 0; i < mr; i++) m = v_max(m, sum[i][v]);
+            } else {
+                for (int i = 0; i < valid; i++) m = v_max(m, v_load(out + (i * nv + v) * LANES));
+            }
+            v_store(top + v * LANES, m);
+        }
+    }
+}
+KERNEL void scores_1(int64_t n, int64_t d, const real *q, const real *k, int64_t stride, real *s, real *top) {
+    scores_body(1, 2 * QK_ROWS, n, d, q, k, stride, s, top);
+}
+KERNEL void scores_2(int64_t n, int64_t d, const real *q, const real *k, int64_t stride, real *s, real *top) {
+    scores_body(2, QK_ROWS, n, d, q, k, stride, s, top);
+}
+KERNEL void scores_3(int64_t n, int64_t d, const real *q, const real *k, int64_t stride, real *s, real *top) {
+    scores_body(3, QK_ROWS, n, d, q, k, stride, s, top);
+}
+static void scores(int nv, int64_t n, int64_t d, const real *q, const real *k, int64_t stride, real *s, real *top) {
+    if (nv == 3) scores_3(n, d, q, k, stride, s, top);
+    if (nv == 2) scores_2(n, d, q, k, stride, s, top);
+    if (nv == 1) scores_1(n, d, q, k, stride, s, top);
+}
+
+/* o[dims][nv * LANES] = o * keep[row] + sum over n keys; dims is a multiple of GROUP; v[dim / GROUP] starts every `jump`
+ * reals. */
+INLINE void gather_body(const int nv, const int groups, int64_t n, int64_t dims, const real *restrict p,
+                        const real *restrict v, int64_t jump, real *restrict o, const real *restrict keep) {
+    for (int64_t x = 0; x < dims; x += groups * GROUP) {
+        vf sum[2 * GROUP][PANEL_VECTORS];
+        real *out = o + x * nv * LANES;
+        for (int c = 0; c < nv; c++) {
+            const vf alpha = v_load(keep + c * LANES);
+            for (int i = 0; i < groups * GROUP; i++) sum[i][c] = v_mul(alpha, v_load(out + (i * nv + c) * LANES));
+        }
+        const real *row = p;
+        const real *val = v + x / GROUP * jump;
+        for (int64_t j = 0; j < n; j++) {
+            vf b[PANEL_VECTORS];
+            for (int c = 0; c < nv; c++) {
+                b[c] = v_load(row + c * LANES);
+                V_KEEP(b[c]);
+            }
+            for (int i = 0; i < groups * GROUP; i++) {
+                const vf a = v_set(val[i / GROUP * jump + i % GROUP]);
+                for (int c = 0; c < nv; c++) sum[i][c] = v_fma(a, b[c], sum[i][c]);
+            }
+            row += nv * LANES;
+            val += GROUP;
+        }
+        for (int i = 0; i < groups * GROUP; i++)
+            for (int c = 0; c < nv; c++) v_store(out + (i * nv + c) * LANES, sum[i][c]);
+    }
+}
+KERNEL void gather_1(int64_t n, int64_t dims, const real *p, const real *v, int64_t jump, real *o, const real *keep) {
+    const int64_t pairs = dims / (2 * GROUP) * 2 * GROUP;
+    gather_body(1, 2, n, pairs, p, v, jump, o, keep);
+    gather_body(1, 1, n, dims - pairs, p, v + pairs / GROUP * jump, jump, o + pairs * LANES, keep);
+}
+KERNEL void gather_2(int64_t n, int64_t dims, const real *p, const real *v, int64_t jump, real *o, const real *keep) {
+    gather_body(2, 1, n, dims, p, v, jump, o, keep);
+}
+KERNEL void gather_3(int64_t n, int64_t dims, const real *p, const real *v, int64_t jump, real *o, const real *keep) {
+    gather_body(3, 1, n, dims, p, v, jump, o, keep);
+}
+static void gather(int nv, int64_t n, int64_t dims, const real *p, const real *v, int64_t jump, real *o,
+                   const real *keep) {
+    if (nv == 3) gather_3(n, dims, p, v, jump, o, keep);
+    if (nv == 2) gather_2(n, dims, p, v, jump, o, keep);
+    if (nv == 1) gather_1(n, dims, p, v, jump, o, keep);
+}
+
+/* KV_ROWS keys against KV_DIMS dims: c += over the `width` rows of each panel; panels follow each other every `jump`
+ * reals. p[panel][key][row], b[row][KV_DIMS]. */
+INLINE void scatter_body(int64_t panels, int64_t jump, int64_t width, const real *restrict p,
+                         const real *restrict b, real *restrict c, int64_t stride) {
+    vf sum[KV_ROWS][KV_VECTORS];
+    for (int i = 0; i < KV_ROWS; i++)
+        for (int v = 0; v < KV_VECTORS; v++) sum[i][v] = v_load(c + i * stride + v * LANES);
+    for (int64_t panel = 0; panel < panels; panel++) {
+        const real *a = p + panel * jump;
+        for (int64_t r = 0; r < width; r++) {
+            vf row[KV_VECTORS];
+            for (int v = 0; v < KV_VECTORS; v++) {
+                row[v] = v_load(b + v * LANES);
+                V_KEEP(row[v]);
+            }
+            for (int i = 0; i < KV_ROWS; i++) {
+                const vf e = v_set(a[i * width + r]);
+                for (int v = 0; v < KV_VECTORS; v++) sum[i][v] = v_fma(e, row[v], sum[i][v]);
+            }
+            b += KV_DIMS;
+        }
+    }
+    for (int i = 0; i < KV_ROWS; i++)
+        for (int v = 0; v < KV_VECTORS; v++) v_store(c + i * stride + v * LANES, sum[i][v]);
+}
+/* full panels: the width is a constant; a narrower one stands alone */
+KERNEL void scatter_full(int64_t panels, int64_t jump, const real *p, const real *b, real *c, int64_t stride) {
+    scatter_body(panels, jump, PANEL, p, b, c, stride);
+}
+KERNEL void scatter_narrow(int64_t width, const real *p, const real *b, real *c, int64_t stride) {
+    scatter_body(1, 0, width, p, b, c, stride);
+}

@@ -1,0 +1,130 @@
+/* body_softmax.h - from raw scores to probabilities, a panel at a time, lanes are rows: softcap, ALiBi, mask edges, and the
+ * fold into the running (maximum, sum). Everything is in units of log2: m = score * log2(e). */
+
+/* Distances and slopes of the lanes of a panel, for ALiBi. */
+typedef struct slopes {
+    int32_t distance[PANEL]; /* k - q - diag at the first key */
+    int32_t step;
+    real slope[PANEL]; /* times log2(e) */
+} slopes;
+
+KERNEL void slopes_of(const lao *local, const lao_block *block, panels p, int64_t index, const lao_rect *rect,
+                      int64_t key, slopes *out) {
+    const int64_t rows = panel_rows(p, index);
+    out->step = (int32_t)rect->sk;
+    for (int64_t lane = 0; lane < PANEL; lane++) {
+        const int64_t row = index * PANEL + lao_min(lane, rows - 1);
+        const int64_t q = rect->q0 + rect->sq * (row_query(block, row) - rect->i0);
+        const int64_t k = rect->k0 + rect->sk * (key - rect->j0);
+        out->distance[lane] = (int32_t)(k - q - rect->diag);
+        out->slope[lane] = (real)((double)local->shape.alibi[row_head(block, row)] * 1.4426950408889634);
+    }
+}
+
+/* s[n][nv * LANES] from q.k to log2 units, with softcap and ALiBi. slope NULL: no ALiBi. derivative NULL, or where
+ * d(score) / d(scale * q.k) goes (softcap). */
+KERNEL void modify(const lao *local, int nv, int64_t n, real *s, const slopes *alibi, real *derivative) {
+    const double log2e = 1.4426950408889634, scale = fabs(local->shape.scale), cap = local->shape.softcap;
+    const vf linear = v_set((real)(scale * log2e));
+    const vf inner = v_set((real)(cap > 0 ? scale / cap : 0)), outer = v_set((real)(cap * log2e)), one = v_set(1);
+    for (int64_t j = 0; j < n; j++) {
+        for (int v = 0; v < nv; v++) {
+            real *at = s + (j * nv + v) * LANES;
+            vf x = v_load(at);
+            if (cap > 0) {
+                const vf t = v_tanh(v_mul(x, inner));
+                if (derivative) v_store(derivative + (j * nv + v) * LANES, v_sub(one, v_mul(t, t)));
+                x = v_mul(t, outer);
+            } else {
+                x = v_mul(x, linear);
+            }
+            if (alibi) {
+                const vi far = v_add_int(v_load_int(alibi->distance + v * LANES), v_set_int((int32_t)j * alibi->step));
+                x = v_sub(x, v_mul(v_load(alibi->slope + v * LANES), v_abs(v_from_int(far))));
+            }
+            v_store(at, x);
+        }
+    }
+}
+
+/* -inf where a lane may not look: keys from .. to-1 of s, whose first row is key `origin` of the tile. */
+KERNEL void hide(int nv, int64_t from, int64_t to, real *s, int64_t origin, const reach *r) {
+    const vf nothing = v_set(-(real)INFINITY);
+    for (int64_t j = from; j < to; j++) {
+        const vi key = v_set_int((int32_t)j);
+        for (int v = 0; v < nv; v++) {
+            real *at = s + ((j - origin) * nv + v) * LANES;
+            const vm seen = v_between(v_load_int(r->first + v * LANES), key, v_load_int(r->last + v * LANES));
+            v_store(at, v_select(seen, v_load(at), nothing));
+        }
+    }
+}
+static void hide_edges(int nv, real *s, const reach *r) {
+    if (r->full) return;
+    const int64_t low = lao_min(lao_max(r->sure_begin, r->begin), r->end);
+    const int64_t high = lao_max(lao_min(r->sure_end, r->end), low);
+    hide(nv, r->begin, low, s, r->begin, r);
+    hide(nv, high, r->end, s, r->begin, r);
+}
+
+KERNEL void top_of(int nv, int64_t n, const real *s, real *top) {
+    for (int v = 0; v < nv; v++) {
+        vf m = v_set(-(real)INFINITY);
+        for (int64_t j = 0; j < n; j++) m = v_max(m, v_load(s + (j * nv + v) * LANES));
+        v_store(top + v * LANES, m);
+    }
+}
+
+/* where a row has seen nothing its maximum is -inf; 0 then serves as reference, so that no -inf - -inf arises */
+INLINE vf reference(vf m) { return v_select(v_less(v_set(-(real)INFINITY), m), m, v_set(0)); }
+
+/* s -> 2^(s * c - m), m and sum updated, keep: what older sums are worth under the new maximum. c > 0.
+ * A row's bits depend on its own scores alone. */
+INLINE void fold_body(const int nv, int64_t n, real *restrict s, real c, const real *restrict top, real *restrict m,
+                      real *restrict sum, real *restrict keep) {
+    vf ref[PANEL_VECTORS], total[PANEL_VECTORS];
+    const vf factor = v_set(c);
+    for (int v = 0; v < nv; v++) {
+        const vf old = v_load(m + v * LANES);
+        const vf now = v_max(old, v_mul(v_load(top + v * LANES), factor));
+        const vf r = reference(now);
+        const vf alpha = v_exp2(v_sub(old, r));
+        v_store(m + v * LANES, now);
+        v_store(keep + v * LANES, alpha);
+        ref[v] = v_sub(v_set(0), r);
+        total[v] = v_mul(v_load(sum + v * LANES), alpha);
+    }
+    for (int64_t j = 0; j < n; j++) {
+        for (int v = 0; v < nv; v++) {
+            const vf p = v_exp2(v_fma(v_load(s + v * LANES), factor, ref[v]));
+            v_store(s + v * LANES, p);
+            total[v] = v_add(total[v], p);
+        }
+        s += nv * LANES;
+    }
+    for (int v = 0; v < nv; v++) v_store(sum + v * LANES, total[v]);
+}
+KERNEL void fold_3(int64_t n, real *s, real c, const real *top, real *m, real *sum, real *keep) {
+    fold_body(3, n, s, c, top, m, sum, keep);
+}
+KERNEL void fold_narrow(int nv, int64_t n, real *s, real c, const real *top, real *m, real *sum, real *keep) {
+    if (nv == 2) fold_body(2, n, s, c, top, m, sum, keep);
+    if (nv == 1) fold_body(1, n, s, c, top, m, sum, keep);
+}
+static void fold(int nv, int64_t n, real *s, real c, const real *top, real *m, real *sum, real *keep) {
+    if (nv == 3) fold_3(n, s, c, top, m, sum, keep);
+    else fold_narrow(nv, n, s, c, top, m, sum, keep);
+}
+
+/* The same as modify() for one row whose lanes are keys: LANES scores from key j on. */
+KERNEL void modify_keys(const lao *local, real *s, int64_t j, const slopes *alibi) {
+    slopes lanes;
+    if (alibi) {
+        for (int l = 0; l < LANES; l++) {
+            lanes.distance[l] = alibi->distance[0] + (int32_t)(j + l) * alibi->step;
+            lanes.slope[l] = alibi->slope[0];
+        }
+        lanes.step = 0;
+    }
+    modify(local, 1, 1, s, alibi ? &lanes : NULL, NULL);
+}

@@ -1,0 +1,94 @@
+/* isa.c - which kernel sets are built in, which one a plan gets. The best comes first; the environment's BURST_ISA
+ * replaces the choice, never a set that the caller forced. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernel.h"
+
+extern const lao_kernels lao_kernels_scalar, lao_kernels_f64;
+extern const lao_kernels lao_kernels_avx2, lao_kernels_avx512, lao_kernels_neon, lao_kernels_avx2x16;
+
+typedef struct isa_entry {
+    burst_isa isa;
+    const char *name;
+    const lao_kernels *kernels; /* NULL: not built in */
+} isa_entry;
+
+#ifdef BURST_TEST_ISA_X16
+enum { ISA_AVX2X16 = 100 }; /* the 16-lane body on AVX2; exists in the test library only */
+#endif
+
+static const isa_entry entries[] = {
+#ifdef BURST_HAVE_AVX512
+    {BURST_ISA_AVX512, "avx512", &lao_kernels_avx512},
+#else
+    {BURST_ISA_AVX512, "avx512", NULL},
+#endif
+#ifdef BURST_HAVE_AVX2
+    {BURST_ISA_AVX2, "avx2", &lao_kernels_avx2},
+#else
+    {BURST_ISA_AVX2, "avx2", NULL},
+#endif
+#ifdef BURST_HAVE_NEON
+    {BURST_ISA_NEON, "neon", &lao_kernels_neon},
+#else
+    {BURST_ISA_NEON, "neon", NULL},
+#endif
+    {BURST_ISA_SCALAR, "scalar", &lao_kernels_scalar},
+#ifdef BURST_TEST_ISA_X16
+    {(burst_isa)ISA_AVX2X16, "avx2x16", &lao_kernels_avx2x16},
+#endif
+};
+enum { ENTRIES = sizeof entries / sizeof entries[0] };
+
+static const isa_entry *find(burst_isa isa) {
+    for (int i = 0; i < ENTRIES; i++)
+        if (entries[i].isa == isa) return &entries[i];
+    return NULL;
+}
+
+static bool runs(const isa_entry *entry) {
+#ifdef BURST_TEST_ISA_X16
+    if (entry->isa == (burst_isa)ISA_AVX2X16) return base_cpu_runs(BURST_ISA_AVX2);
+#endif
+    return base_cpu_runs(entry->isa);
+}
+
+const char *lao_isa_name(burst_isa isa) {
+    const isa_entry *entry = find(isa);
+    return isa == BURST_ISA_AUTO ? "auto" : entry ? entry->name : NULL;
+}
+
+bool lao_isa_built(burst_isa isa) {
+    const isa_entry *entry = find(isa);
+    return entry && entry->kernels;
+}
+
+burst_status lao_choose_isa(burst_isa wanted, burst_isa *chosen) {
+    const isa_entry *entry = NULL;
+    const char *name = getenv("BURST_ISA");
+    if (wanted != BURST_ISA_AUTO) {
+        entry = find(wanted);
+        if (!entry) return base_fail(BURST_INVALID, "isa %d is not an instruction set this library knows", (int)wanted);
+    } else if (name && *name && strcmp(name, "auto") != 0) {
+        for (int i = 0; i < ENTRIES; i++)
+            if (!strcmp(entries[i].name, name)) entry = &entries[i];
+        if (!entry) {
+            return base_fail(BURST_INVALID,
+                             "the environment's BURST_ISA is \"%s\"; expected auto, scalar, avx2, avx512 or neon", name);
+        }
+    } else {
+        for (int i = 0; i < ENTRIES && !entry; i++)
+            if (entries[i].kernels && runs(&entries[i])) entry = &entries[i];
+    }
+    if (!entry->kernels)
+        return base_fail(BURST_UNSUPPORTED, "isa %s is not built into this library", entry->name);
+    if (!runs(entry)) return base_fail(BURST_UNSUPPORTED, "isa %s: this CPU does not have it", entry->name);
+    *chosen = entry->isa;
+    return BURST_OK;
+}
+
+const lao_kernels *lao_kernels_of(burst_isa isa, burst_dtype dtype) {
+    const isa_entry *entry = find(isa);
+    return dtype == BURST_F64 ? &lao_kernels_f64 : entry ? entry->kernels : NULL;
+}

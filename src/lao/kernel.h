@@ -1,0 +1,130 @@
+/* kernel.h - what the drivers (lao.c, forward.c, backward.c) and the kernel bodies of this folder share.
+ * One idea: a task is a block of rows against a range of keys; a body compiled per instruction set runs whole tasks. */
+#ifndef BURST_KERNEL_H
+#define BURST_KERNEL_H
+
+#include "lao.h"
+
+/* Which rectangles touch which tile of queries: ids[start[t]] .. ids[start[t + 1] - 1], one table per list. */
+typedef struct lao_index {
+    uint32_t *start; /* [list][tiles + 1] */
+    uint32_t *ids;
+    int64_t tiles, most; /* most: the longest id list */
+} lao_index;
+
+/* How one pass is cut. Chosen from the problem alone, never from the number of threads: results keep their bits. */
+typedef struct lao_cut {
+    int64_t q_tile, k_tile; /* queries a task, keys a tile */
+    int64_t tiles;          /* of queries */
+    int64_t heads;          /* query heads of one kv head that share a task (few queries: more rows for a loaded key) */
+    int64_t head_tasks;     /* tasks side by side in one kv head's group: ceil(group / heads) */
+    int64_t rows;           /* q_tile * heads, at most */
+    int64_t chunks, chunk;  /* key ranges a task is split into, and their length */
+    lao_index index;
+} lao_cut;
+
+/* The rows of one task: row r is query i0 + r % ni of head h0 + r / ni. Keys j0 .. j1-1. */
+typedef struct lao_block {
+    int64_t b, g, h0, heads, i0, ni, j0, j1;
+    const lao_rect *rects;
+    const uint32_t *ids;
+    size_t count;
+} lao_block;
+
+/* What running tasks share: the stop flag and the caller's pulse. */
+typedef struct lao_run {
+    lao_pulse pulse;
+    double total, done; /* pairs; done under atomic update */
+    double last;        /* when the pulse was last called */
+    int stop;
+} lao_run;
+
+/* Called between tiles by every thread, with the (query, key) pairs it has just met; only the calling thread pulses. */
+void lao_tick(lao_run *run, double pairs);
+/* In a wait for another thread: gives the core away, and pulses if this is the calling thread. */
+void lao_rest(lao_run *run);
+static inline int lao_stopped(const lao_run *run) { return __atomic_load_n(&run->stop, __ATOMIC_RELAXED); }
+
+/* Backward: where a task may add into d_k and d_v. Tasks of one kv head add to a key tile in a fixed order, whoever runs
+ * them: `turn[t]` is this task's place in line at tile t, `passed[t]` how many have been there. */
+typedef struct lao_line {
+    const int32_t *turn; /* -1: no business there */
+    int32_t *passed;
+} lao_line;
+
+typedef struct lao_kernels {
+    const char *name;
+    int lanes;
+    /* bytes of one thread's workspace, of one chunk's partial result, of the gradient sums of one kv head */
+    size_t (*forward_bytes)(const lao *local);
+    size_t (*backward_bytes)(const lao *local);
+    size_t (*forward_partial)(const lao *local);
+    size_t (*backward_partial)(const lao *local);
+    size_t (*sums_bytes)(const lao *local);
+    /* partial: NULL, or where the task leaves (sums, max, sum) instead of the result */
+    void (*forward)(const lao *local, const lao_forward_args *args, const lao_block *block, void *work, void *partial,
+                    lao_run *run);
+    void (*forward_merge)(const lao *local, const lao_forward_args *args, const lao_block *block, void *work,
+                          const void *partials, size_t stride);
+    /* sums: f32 sums of d_k and d_v of the kv head; d_sink: [block->heads] of this task, overwritten */
+    void (*backward)(const lao *local, const lao_backward_args *args, const lao_block *block, void *work, void *partial,
+                     void *sums, const lao_line *line, double *d_sink, lao_run *run);
+    void (*backward_merge)(const lao *local, const lao_backward_args *args, const lao_block *block, void *work,
+                           const void *partials, size_t stride);
+    /* writes d_k and d_v of keys of one tile; touched: the sums hold something */
+    void (*backward_keys)(const lao *local, const lao_backward_args *args, int64_t b, int64_t g, int64_t tile,
+                          bool touched, void *work, const void *sums);
+} lao_kernels;
+
+struct lao {
+    lao_shape shape;
+    lao_options options;
+    const lao_kernels *kernels;
+    lao_cut forward, backward;
+    int64_t key_tiles; /* of the backward pass */
+    int64_t slots;     /* kv heads whose gradients are summed at a time */
+    int64_t *order;    /* forward: list * tiles + tile, longest first */
+    double pairs;      /* of one head, all batch rows */
+    /* one allocation for the index and order, one for the rest */
+    size_t bytes, work_stride, partial_stride, sums_stride;
+    void *tables, *memory;
+    /* carved from memory */
+    char *work;               /* [threads][work_stride] */
+    char *partials;           /* [block][chunk][partial_stride] */
+    char *sums;               /* [slots][sums_stride] */
+    int32_t *issued, *passed; /* [slots][key_tiles]: tasks sent to a tile, tasks that have been there */
+    int32_t *turn;            /* [threads][key_tiles] */
+    int64_t *left;            /* [slots]: tasks of the slot's kv head not yet finished */
+    double *d_sink;           /* [block][heads] */
+};
+
+/* pass-independent helpers of lao.c */
+lao_block lao_block_of(const lao *local, const lao_cut *cut, int64_t b, int64_t g, int64_t head_task, int64_t tile,
+                       int64_t chunk);
+/* does the block meet any key first .. last-1? */
+bool lao_block_meets(const lao_block *block, int64_t first, int64_t last);
+
+/* the kernel sets that are built in; NULL otherwise */
+const lao_kernels *lao_kernels_of(burst_isa isa, burst_dtype dtype);
+
+/* A row at global position q sees keys first .. last-1 of the rectangle, as local indices in [j0, j0 + nj]. */
+static inline int64_t lao_floor(int64_t a, int64_t b) { return a / b - (a % b < 0); }
+static inline void lao_interval(const lao_rect *r, int64_t i, int64_t *first, int64_t *last) {
+    const int64_t q = r->q0 + r->sq * (i - r->i0) - r->k0;
+    int64_t a = q + r->lo, b = q + r->hi;
+    if (r->sk != 1) {
+        a = -lao_floor(-a, r->sk); /* ceil */
+        b = lao_floor(b, r->sk);
+    }
+    b += 1;
+    if (a < 0) a = 0;
+    if (b > r->nj) b = r->nj;
+    *first = r->j0 + a;
+    *last = r->j0 + (b > a ? b : a);
+}
+
+static inline int64_t lao_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t lao_max(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t lao_round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
+
+#endif

@@ -1,0 +1,372 @@
+/* lao.c - makes a local plan: how each pass is cut into tasks, which rectangles meet which tile, all memory.
+ * One idea: the cut depends on the problem alone, so results have the same bits for any number of threads. */
+#include <math.h>
+#include <omp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernel.h"
+
+/* Tile sizes: measured on Zen 3 (32 KiB L1, 512 KiB L2). The query tile amortises packing keys and values: 84 / 87 / 89 %
+ * of peak for 192 / 384 / 768 queries at d = 128; key tiles from 96 to 384 are alike. */
+enum {
+    FORWARD_Q = 768,
+    FORWARD_K = 192,
+    BACKWARD_Q = 192,
+    BACKWARD_K = 96,
+    SMALLEST_Q = 192,  /* forward tiles are not cut smaller to make more tasks */
+    ENOUGH_TASKS = 32, /* below this many, tiles shrink, then keys are split into chunks */
+    MANY_TASKS = 64,
+    SMALLEST_CHUNK = 1024,
+    KEY_STEP = 48, /* key tiles are multiples of it: every kernel set's step divides it */
+    ROW_STEP = 48  /* likewise for queries: a whole number of panels for 1, 4, 8 and 16 lanes */
+};
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Few queries: heads of a group share a task, so that a loaded key serves them all. */
+static void cut_rows(const lao_shape *s, int64_t q_tile, lao_cut *cut) {
+    const int64_t group = s->q_heads / s->kv_heads, n = lao_max(s->q_tokens, 1);
+    cut->q_tile = lao_min(lao_round_up(q_tile, ROW_STEP), lao_round_up(n, ROW_STEP));
+    cut->tiles = ceil_div(n, cut->q_tile);
+    cut->heads = n <= 96 ? lao_min(group, lao_max(1, SMALLEST_Q / n)) : 1;
+    cut->head_tasks = ceil_div(group, cut->heads);
+    cut->rows = lao_min(cut->q_tile, n) * cut->heads;
+}
+
+static void cut_chunks(const lao_shape *s, lao_cut *cut) {
+    const int64_t blocks = s->batch * s->kv_heads * cut->head_tasks * cut->tiles, n = lao_max(s->k_tokens, 1);
+    cut->chunks = 1;
+    if (blocks < ENOUGH_TASKS) cut->chunks = lao_max(1, lao_min(ceil_div(MANY_TASKS, blocks), n / SMALLEST_CHUNK));
+    cut->chunk = lao_round_up(ceil_div(n, cut->chunks), cut->k_tile);
+    cut->chunks = ceil_div(n, cut->chunk);
+}
+
+static void cut_forward(const lao_shape *s, const lao_options *o, lao_cut *cut) {
+    const int64_t rows = s->batch * s->q_heads * lao_max(s->q_tokens, 1), wide = lao_max(s->head_dim, s->value_dim);
+    int64_t q_tile = lao_max(SMALLEST_Q, lao_min(FORWARD_Q, rows / ENOUGH_TASKS));
+    if (wide > 256) q_tile = lao_min(q_tile, FORWARD_Q / 2);
+    cut->k_tile = o->k_tile ? lao_round_up(o->k_tile, KEY_STEP) : wide > 256 ? FORWARD_K / 2 : FORWARD_K;
+    cut->k_tile = lao_min(cut->k_tile, lao_round_up(lao_max(s->k_tokens, 1), KEY_STEP));
+    cut_rows(s, o->q_tile ? o->q_tile : q_tile, cut);
+    cut_chunks(s, cut);
+}
+
+static void cut_backward(const lao_shape *s, lao_cut *cut) {
+    const int64_t wide = lao_max(s->head_dim, s->value_dim);
+    cut->k_tile = lao_min(BACKWARD_K, lao_round_up(lao_max(s->k_tokens, 1), KEY_STEP));
+    cut_rows(s, wide > 256 ? BACKWARD_Q / 2 : BACKWARD_Q, cut);
+    cut_chunks(s, cut);
+}
+
+/* Counts (ids NULL) or fills the index of one list. */
+static size_t index_list(const lao_list *list, const lao_cut *cut, uint32_t *start, uint32_t *ids, size_t at) {
+    if (!ids) memset(start, 0, (size_t)(cut->tiles + 1) * sizeof *start);
+    for (size_t n = 0; n < list->count; n++) {
+        const lao_rect *r = &list->rects[n];
+        if (r->ni <= 0 || r->nj <= 0) continue;
+        for (int64_t t = r->i0 / cut->q_tile; t <= (r->i0 + r->ni - 1) / cut->q_tile; t++) {
+            if (ids) ids[start[t]++] = (uint32_t)n;
+            else start[t + 1]++;
+        }
+    }
+    if (ids) { /* start[t] has moved to the end of t: move back */
+        for (int64_t t = cut->tiles; t > 0; t--) start[t] = start[t - 1];
+        start[0] = (uint32_t)at;
+        return at;
+    }
+    start[0] = (uint32_t)at;
+    for (int64_t t = 0; t < cut->tiles; t++) start[t + 1] += start[t];
+    return start[cut->tiles];
+}
+
+static size_t index_ids(const lao_shape *s, const lao_cut *cut) {
+    size_t total = 0;
+    for (int64_t l = 0; l < s->list_count; l++) {
+        for (size_t n = 0; n < s->lists[l].count; n++) {
+            const lao_rect *r = &s->lists[l].rects[n];
+            if (r->ni > 0 && r->nj > 0) total += (size_t)((r->i0 + r->ni - 1) / cut->q_tile - r->i0 / cut->q_tile + 1);
+        }
+    }
+    return total;
+}
+
+static void index_fill(const lao_shape *s, lao_cut *cut) {
+    size_t at = 0;
+    cut->index.tiles = cut->tiles;
+    cut->index.most = 0;
+    for (int64_t l = 0; l < s->list_count; l++) {
+        uint32_t *start = cut->index.start + l * (cut->tiles + 1);
+        const size_t end = index_list(&s->lists[l], cut, start, NULL, at);
+        index_list(&s->lists[l], cut, start, cut->index.ids, at);
+        for (int64_t t = 0; t < cut->tiles; t++) {
+            cut->index.most = lao_max(cut->index.most, (int64_t)start[t + 1] - start[t]);
+        }
+        at = end;
+    }
+}
+
+lao_block lao_block_of(const lao *local, const lao_cut *cut, int64_t b, int64_t g, int64_t head_task, int64_t tile,
+                       int64_t chunk) {
+    const lao_shape *s = &local->shape;
+    const int64_t group = s->q_heads / s->kv_heads, list = s->list_count == 1 ? 0 : b;
+    const uint32_t *start = cut->index.start + list * (cut->tiles + 1) + tile;
+    lao_block block = {.b = b, .g = g};
+    block.h0 = g * group + head_task * cut->heads;
+    block.heads = lao_min(cut->heads, group - head_task * cut->heads);
+    block.i0 = tile * cut->q_tile;
+    block.ni = lao_min(cut->q_tile, s->q_tokens - block.i0);
+    block.j0 = chunk * cut->chunk;
+    block.j1 = lao_min(block.j0 + cut->chunk, s->k_tokens);
+    block.rects = s->lists[list].rects;
+    block.ids = cut->index.ids + start[0];
+    block.count = start[1] - start[0];
+    return block;
+}
+
+bool lao_block_meets(const lao_block *block, int64_t first, int64_t last) {
+    for (size_t n = 0; n < block->count; n++) {
+        const lao_rect *r = &block->rects[block->ids[n]];
+        const int64_t top = lao_max(block->i0, r->i0), bottom = lao_min(block->i0 + block->ni, r->i0 + r->ni) - 1;
+        int64_t a, b, a1, b1;
+        if (top > bottom || r->j0 >= last || r->j0 + r->nj <= first) continue;
+        lao_interval(r, top, &a, &b);
+        lao_interval(r, bottom, &a1, &b1);
+        if (lao_max(a, first) < lao_min(b1, last)) return true;
+    }
+    return false;
+}
+
+/* The keys that a tile's rows meet, roughly (a trapezoid per rectangle): for the order of tasks and for progress. */
+static double tile_cost(const lao *local, int64_t list, int64_t tile) {
+    const lao_cut *cut = &local->forward;
+    const uint32_t *start = cut->index.start + list * (cut->tiles + 1) + tile;
+    double pairs = 0;
+    for (uint32_t n = start[0]; n < start[1]; n++) {
+        const lao_rect *r = &local->shape.lists[list].rects[cut->index.ids[n]];
+        const int64_t top = lao_max(tile * cut->q_tile, r->i0);
+        const int64_t bottom = lao_min((tile + 1) * cut->q_tile, r->i0 + r->ni) - 1;
+        int64_t a, b, a1, b1;
+        lao_interval(r, top, &a, &b);
+        lao_interval(r, bottom, &a1, &b1);
+        pairs += 0.5 * (double)(b - a + b1 - a1) * (double)(bottom - top + 1);
+    }
+    return pairs;
+}
+
+typedef struct costed {
+    double cost;
+    int64_t id;
+} costed;
+
+static int longer_first(const void *a, const void *b) {
+    const costed *x = a, *y = b;
+    if (x->cost != y->cost) return x->cost > y->cost ? -1 : 1;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+static burst_status order_tiles(lao *local) {
+    const lao_shape *s = &local->shape;
+    const int64_t count = s->list_count * local->forward.tiles;
+    costed *all = base_alloc((size_t)count * sizeof *all);
+    if (!all) return base_fail(BURST_MEMORY, "no memory for %lld task costs", (long long)count);
+    local->pairs = 0;
+    for (int64_t n = 0; n < count; n++) {
+        all[n] = (costed){tile_cost(local, n / local->forward.tiles, n % local->forward.tiles), n};
+        local->pairs += all[n].cost * (s->list_count == 1 ? (double)s->batch : 1);
+    }
+    qsort(all, (size_t)count, sizeof *all, longer_first);
+    for (int64_t n = 0; n < count; n++) local->order[n] = all[n].id;
+    base_free(all);
+    return BURST_OK;
+}
+
+/* Carves aligned arrays; with base NULL it only measures. Sizes are checked: `over` is set when they overflow. */
+typedef struct ruler {
+    char *base;
+    size_t used;
+    bool over;
+} ruler;
+
+static void *take(ruler *r, int64_t count, size_t size) {
+    size_t bytes = 0, sum = 0;
+    void *at = r->base ? r->base + r->used : NULL;
+    if (!base_multiply((size_t)count, size, &bytes) || !base_add(bytes, 63, &bytes) ||
+        !base_add(r->used, bytes / 64 * 64, &sum)) {
+        r->over = true;
+        return NULL;
+    }
+    r->used = sum;
+    return at;
+}
+
+static void take_tables(lao *local, ruler *r) {
+    const lao_shape *s = &local->shape;
+    lao_cut *cuts[2] = {&local->forward, &local->backward};
+    for (int n = 0; n < 2; n++) {
+        cuts[n]->index.start = take(r, s->list_count * (cuts[n]->tiles + 1), sizeof(uint32_t));
+        cuts[n]->index.ids = take(r, (int64_t)index_ids(s, cuts[n]), sizeof(uint32_t));
+    }
+    local->order = take(r, s->list_count * local->forward.tiles, sizeof(int64_t));
+}
+
+static int64_t blocks_of(const lao_shape *s, const lao_cut *cut) {
+    return s->batch * s->kv_heads * cut->head_tasks * cut->tiles;
+}
+
+static void take_memory(lao *local, ruler *r) {
+    const lao_shape *s = &local->shape;
+    const unsigned passes = local->options.passes;
+    const bool forward = passes & BURST_PASS_FORWARD, backward = passes & BURST_PASS_BACKWARD;
+    const int64_t threads = local->options.threads;
+    int64_t partials_f = 0, partials_b = 0;
+    if (forward && local->forward.chunks > 1) partials_f = blocks_of(s, &local->forward) * local->forward.chunks;
+    if (backward && local->backward.chunks > 1) partials_b = blocks_of(s, &local->backward) * local->backward.chunks;
+    local->work = take(r, threads, local->work_stride);
+    local->partials = take(r, lao_max(partials_f, partials_b), local->partial_stride);
+    if (!backward) return;
+    local->sums = take(r, local->slots, local->sums_stride);
+    local->issued = take(r, local->slots * local->key_tiles, sizeof(int32_t));
+    local->passed = take(r, local->slots * local->key_tiles, sizeof(int32_t));
+    local->turn = take(r, threads * local->key_tiles, sizeof(int32_t));
+    local->left = take(r, local->slots, sizeof(int64_t));
+    local->d_sink = take(r, s->sink ? blocks_of(s, &local->backward) : 0, (size_t)local->backward.heads * sizeof(double));
+}
+
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
+static void measure(lao *local) {
+    const lao_kernels *k = local->kernels;
+    const bool forward = local->options.passes & BURST_PASS_FORWARD;
+    const bool backward = local->options.passes & BURST_PASS_BACKWARD;
+    local->key_tiles = ceil_div(lao_max(local->shape.k_tokens, 1), local->backward.k_tile);
+    local->slots = lao_min(local->options.threads, local->shape.batch * local->shape.kv_heads);
+    local->work_stride = larger(forward ? k->forward_bytes(local) : 0, backward ? k->backward_bytes(local) : 0);
+    /* neighbours' workspaces do not start at the same place of a cache set */
+    local->work_stride += 4096 + 64;
+    local->partial_stride = larger(forward ? k->forward_partial(local) : 0, backward ? k->backward_partial(local) : 0);
+    local->partial_stride = (local->partial_stride + 63) / 64 * 64;
+    local->sums_stride = backward ? (k->sums_bytes(local) + 63) / 64 * 64 : 0;
+}
+
+burst_status lao_create(const lao_shape *shape, const lao_options *options, lao **result) {
+    lao *local = base_alloc(sizeof *local);
+    burst_status status = BURST_OK;
+    if (!local) return base_fail(BURST_MEMORY, "no memory for a local plan");
+    memset(local, 0, sizeof *local);
+    local->shape = *shape;
+    local->options = *options;
+    local->kernels = lao_kernels_of(options->isa, shape->dtype);
+    cut_forward(shape, options, &local->forward);
+    cut_backward(shape, &local->backward);
+    ruler tables = {NULL, 0, false}, memory = {NULL, 0, false};
+    take_tables(local, &tables);
+    if (!tables.over && options->memory_limit >= tables.used) {
+        tables.base = local->tables = base_alloc(tables.used);
+        if (tables.base) {
+            tables.used = 0;
+            take_tables(local, &tables);
+            index_fill(shape, &local->forward);
+            index_fill(shape, &local->backward);
+            status = order_tiles(local);
+        } else {
+            status = base_fail(BURST_MEMORY, "no memory for the plan's tables: %zu bytes needed", tables.used);
+        }
+    } else { /* the index is not known yet: ask with the longest list there could be */
+        for (int64_t l = 0; l < shape->list_count; l++) {
+            local->forward.index.most = lao_max(local->forward.index.most, (int64_t)shape->lists[l].count);
+        }
+        local->backward.index.most = local->forward.index.most;
+    }
+    measure(local);
+    take_memory(local, &memory);
+    if (status == BURST_OK && (memory.over || tables.over || memory.used > SIZE_MAX - tables.used - sizeof *local)) {
+        status = base_fail(BURST_MEMORY, "the workspace of this problem does not fit the address space");
+    }
+    local->bytes = memory.used + tables.used + sizeof *local;
+    if (status == BURST_OK && local->bytes > options->memory_limit) {
+        status = base_fail(BURST_MEMORY, "the plan needs %zu bytes of workspace, the memory limit is %zu", local->bytes,
+                           options->memory_limit);
+    }
+    if (status == BURST_OK) {
+        memory.base = local->memory = base_alloc(memory.used);
+        if (!memory.base) status = base_fail(BURST_MEMORY, "no memory: the plan needs %zu bytes of workspace", memory.used);
+    }
+    if (status != BURST_OK) {
+        lao_free(local);
+        return status;
+    }
+    memory.used = 0;
+    take_memory(local, &memory);
+    *result = local;
+    return BURST_OK;
+}
+
+void lao_free(lao *local) {
+    if (!local) return;
+    base_free(local->tables);
+    base_free(local->memory);
+    base_free(local);
+}
+
+size_t lao_bytes(const lao *local) { return local->bytes; }
+
+size_t lao_stats_bytes(const lao *local) {
+    const lao_shape *s = &local->shape;
+    const size_t real = s->dtype == BURST_F64 ? sizeof(double) : sizeof(float);
+    return (size_t)(s->batch * s->q_heads * s->q_tokens) * 2 * real;
+}
+
+static int describe_cut(const lao *local, const lao_cut *cut, const char *pass, char *text, size_t size) {
+    return snprintf(text, size,
+                    "%s: tiles of %lld queries x %lld keys, %lld head%s a task, %lld key chunk%s, %lld tasks\n", pass,
+                    (long long)cut->q_tile, (long long)cut->k_tile, (long long)cut->heads, cut->heads == 1 ? "" : "s",
+                    (long long)cut->chunks, cut->chunks == 1 ? "" : "s",
+                    (long long)(blocks_of(&local->shape, cut) * cut->chunks));
+}
+
+size_t lao_describe(const lao *local, char *text, size_t size) {
+    size_t used = 0;
+    char line[256];
+    for (int n = 0; n < 3; n++) {
+        if (n == 1 && !(local->options.passes & BURST_PASS_FORWARD)) continue;
+        if (n == 2 && !(local->options.passes & BURST_PASS_BACKWARD)) continue;
+        if (n == 0) {
+            snprintf(line, sizeof line, "kernels: %s, %d lane%s, %d thread%s\n", local->kernels->name,
+                     local->kernels->lanes, local->kernels->lanes == 1 ? "" : "s", local->options.threads,
+                     local->options.threads == 1 ? "" : "s");
+        } else {
+            describe_cut(local, n == 1 ? &local->forward : &local->backward, n == 1 ? "forward" : "backward", line,
+                         sizeof line);
+        }
+        const size_t length = strlen(line);
+        if (used < size) snprintf(text + used, size - used, "%s", line);
+        used += length;
+    }
+    return used;
+}
+
+static void pulse(lao_run *run) {
+    const double now = base_seconds();
+    if (now - run->last < 0.001) return; /* MPI wants to be asked about once a millisecond; a caller no more often */
+    run->last = now;
+    double done;
+#pragma omp atomic read
+    done = run->done;
+    const double share = run->total > 0 ? done / run->total : 1;
+    if (run->pulse.call(run->pulse.user, share < 1 ? share : 1)) __atomic_store_n(&run->stop, 1, __ATOMIC_RELAXED);
+}
+
+void lao_tick(lao_run *run, double pairs) {
+    if (!run->pulse.call) return;
+#pragma omp atomic update
+    run->done += pairs;
+    if (omp_get_thread_num() == 0) pulse(run);
+}
+
+void lao_rest(lao_run *run) {
+    if (run->pulse.call && omp_get_thread_num() == 0) pulse(run);
+    sched_yield();
+}

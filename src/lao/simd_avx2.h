@@ -1,0 +1,49 @@
+/* simd_avx2.h - the vocabulary of the kernel bodies for AVX2 + FMA + F16C: 8 lanes of f32, 16 registers. */
+#include <immintrin.h>
+#include <stdint.h>
+
+#define ISA_NAME "avx2"
+#define LANES 8
+#define QK_ROWS 4 /* keys (or value dims) beside a full panel of 3 vectors: 12 sums + 3 + 1 = 16 registers */
+#define KV_ROWS 6 /* keys beside 2 vectors of dims: 12 sums + 2 + 1 = 15 registers */
+
+typedef float real;
+typedef __m256 vf;
+typedef __m256i vi;
+typedef __m256 vm;
+
+static inline vf v_set(real x) { return _mm256_set1_ps(x); }
+static inline vf v_load(const real *p) { return _mm256_loadu_ps(p); }
+static inline void v_store(real *p, vf x) { _mm256_storeu_ps(p, x); }
+static inline vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+static inline vf v_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+static inline vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+static inline vf v_div(vf a, vf b) { return _mm256_div_ps(a, b); }
+static inline vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+static inline vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); } /* b if either is NaN */
+static inline vf v_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+static inline vm v_less(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+static inline vf v_select(vm m, vf yes, vf no) { return _mm256_blendv_ps(no, yes, m); }
+/* 2^n where the low bits of the float `t` hold n + 127 (see v_exp2) */
+static inline vf v_power(vf t) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(t), 23)); }
+
+static inline vi v_load_int(const int32_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+static inline vi v_set_int(int32_t x) { return _mm256_set1_epi32(x); }
+static inline vi v_add_int(vi a, vi b) { return _mm256_add_epi32(a, b); }
+static inline vf v_from_int(vi a) { return _mm256_cvtepi32_ps(a); }
+/* low <= x < high, lane by lane */
+static inline vm v_between(vi low, vi x, vi high) {
+    return _mm256_castsi256_ps(_mm256_andnot_si256(_mm256_cmpgt_epi32(low, x), _mm256_cmpgt_epi32(high, x)));
+}
+
+static inline vf v_load_bf16(const uint16_t *p) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
+static inline vf v_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+static inline void v_store_f16(uint16_t *p, vf x) {
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+/* Keeps the compiler from folding the load of a vector into the FMAs that use it (4x24 product: 72 % -> 96 % of peak). */
+#define V_KEEP(x) __asm__("" : "+x"(x))
+#define V_PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)

@@ -1,0 +1,179 @@
+/* problem.c - knows what a meaningful problem and meaningful options are, and what the defaults stand for.
+ * One idea: everything is refused here, with a sentence, before a byte is allocated; whatever passes, every folder below
+ * may rely on. Does not look at tensors: see arguments.c. */
+#include "api.h"
+
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+
+enum { DIM_MAX = 512, THREADS_MAX = 4096 };
+
+size_t dtype_bytes(burst_dtype dtype) {
+    switch (dtype) {
+    case BURST_F32:
+        return 4;
+    case BURST_BF16:
+    case BURST_F16:
+        return 2;
+    case BURST_F64:
+        return 8;
+    }
+    return 0;
+}
+
+size_t dtype_sum_bytes(burst_dtype dtype) {
+    return dtype == BURST_F64 ? sizeof(double) : sizeof(float);
+}
+
+/* ---- sizes ------------------------------------------------------------------------------------------------------- */
+
+static burst_status check_at_least(const char *name, int64_t size, int64_t least) {
+    if (size >= least) return BURST_OK;
+    return base_fail(BURST_INVALID, "%s is %" PRId64 ": expected %" PRId64 " or more", name, size, least);
+}
+
+static burst_status check_dim(const char *name, int64_t dim) {
+    if (dim >= 1 && dim <= DIM_MAX) return BURST_OK;
+    return base_fail(dim < 1 ? BURST_INVALID : BURST_UNSUPPORTED, "%s is %" PRId64 ": expected 1 to %d", name, dim,
+                     DIM_MAX);
+}
+
+static burst_status check_tokens(const char *name, int64_t tokens) {
+    if (tokens < 0) return base_fail(BURST_INVALID, "%s is %" PRId64 ": expected 0 or more", name, tokens);
+    if (tokens > PLAN_TOKENS_MAX)
+        return base_fail(BURST_UNSUPPORTED, "%s is %" PRId64 ": at most %" PRId64 " are supported", name, tokens,
+                         PLAN_TOKENS_MAX);
+    return BURST_OK;
+}
+
+/* A tensor in the default layout must be addressable. */
+static burst_status check_product(const char *name, int64_t batch, int64_t tokens, int64_t heads, int64_t dim,
+                                  size_t bytes) {
+    ptrdiff_t total;
+    if (!__builtin_mul_overflow(batch, heads, &total) && !__builtin_mul_overflow(total, tokens > 0 ? tokens : 1, &total) &&
+        !__builtin_mul_overflow(total, dim, &total) && !__builtin_mul_overflow(total, (ptrdiff_t)bytes, &total))
+        return BURST_OK;
+    return base_fail(BURST_INVALID,
+                     "the size of %s overflows: batch %" PRId64 " x tokens %" PRId64 " x heads %" PRId64 " x %" PRId64
+                     " x %zu bytes",
+                     name, batch, tokens, heads, dim, bytes);
+}
+
+static burst_status check_products(const lao_shape *s) {
+    const size_t bytes = dtype_bytes(s->dtype);
+    burst_status status = check_product("q", s->batch, s->q_tokens, s->q_heads, s->head_dim, bytes);
+    if (status == BURST_OK) status = check_product("k", s->batch, s->k_tokens, s->kv_heads, s->head_dim, bytes);
+    if (status == BURST_OK) status = check_product("v", s->batch, s->k_tokens, s->kv_heads, s->value_dim, bytes);
+    if (status == BURST_OK) status = check_product("o", s->batch, s->q_tokens, s->q_heads, s->value_dim, bytes);
+    /* two numbers per row and head, f64 at most */
+    if (status == BURST_OK) status = check_product("stats", s->batch, s->q_tokens, s->q_heads, 2, sizeof(double));
+    return status;
+}
+
+static burst_status check_sizes(const lao_shape *s) {
+    burst_status status = check_at_least("batch", s->batch, 1);
+    if (status == BURST_OK) status = check_at_least("q_heads", s->q_heads, 1);
+    if (status == BURST_OK) status = check_at_least("kv_heads", s->kv_heads, 1);
+    if (status == BURST_OK && s->q_heads % s->kv_heads != 0)
+        status = base_fail(BURST_INVALID, "kv_heads %" PRId64 " must divide q_heads %" PRId64, s->kv_heads, s->q_heads);
+    if (status == BURST_OK) status = check_tokens("q_tokens", s->q_tokens);
+    if (status == BURST_OK) status = check_tokens("k_tokens", s->k_tokens);
+    if (status == BURST_OK) status = check_dim("head_dim", s->head_dim);
+    if (status == BURST_OK) status = check_dim("value_dim", s->value_dim);
+    return status == BURST_OK ? check_products(s) : status;
+}
+
+/* ---- scores and mask --------------------------------------------------------------------------------------------- */
+
+static burst_status check_scores(const lao_shape *s, const burst_problem *problem) {
+    /* Scores are computed in f32 (f64 for f64): what is no number there cannot be meant. */
+    const double largest = s->dtype == BURST_F64 ? DBL_MAX : (double)FLT_MAX;
+    const double least = s->dtype == BURST_F64 ? DBL_MIN : (double)FLT_MIN;
+    if (!isfinite(s->scale) || fabs(s->scale) > largest)
+        return base_fail(BURST_INVALID, "scale is %g: must be finite, at most %g", s->scale, largest);
+    if (!isfinite(s->softcap) || s->softcap < 0 || s->softcap > largest || (s->softcap > 0 && s->softcap < least))
+        return base_fail(BURST_INVALID, "softcap is %g: must be 0 (none) or positive, %g to %g", s->softcap, least, largest);
+    if (problem->sink != 0 && problem->sink != 1)
+        return base_fail(BURST_INVALID, "sink is %d: expected 0 or 1", problem->sink);
+    if (problem->bias)
+        return base_fail(BURST_UNSUPPORTED, "a dense additive bias is not supported: bias must be NULL");
+    if (s->alibi && (uintptr_t)s->alibi % _Alignof(float) != 0)
+        return base_fail(BURST_INVALID, "alibi is misaligned: must be a multiple of %zu bytes", _Alignof(float));
+    for (int64_t h = 0; s->alibi && h < s->q_heads; h++)
+        if (!isfinite(s->alibi[h]))
+            return base_fail(BURST_INVALID, "alibi[%" PRId64 "] is %g: must be finite", h, (double)s->alibi[h]);
+    return BURST_OK;
+}
+
+static burst_status check_mask(const lao_shape *s, const burst_mask *mask) {
+    if (!mask) return BURST_OK;
+    if (mask->q_tokens != s->q_tokens || mask->k_tokens != s->k_tokens)
+        return base_fail(BURST_INVALID,
+                         "the mask is for %" PRId64 " x %" PRId64 " tokens, the problem has %" PRId64 " x %" PRId64,
+                         mask->q_tokens, mask->k_tokens, s->q_tokens, s->k_tokens);
+    if (mask->batch > 0 && mask->batch != s->batch)
+        return base_fail(BURST_INVALID, "the mask has lengths for %" PRId64 " batch rows, the problem has batch %" PRId64,
+                         mask->batch, s->batch);
+    return BURST_OK;
+}
+
+burst_status problem_check(const burst_problem *problem, plan_request *request) {
+    if (!problem) return base_fail(BURST_INVALID, "problem is NULL");
+    burst_status status = base_check_struct("burst_problem", problem->struct_size, sizeof *problem);
+    if (status != BURST_OK) return status;
+    if (dtype_bytes(problem->dtype) == 0)
+        return base_fail(BURST_INVALID, "dtype is %d: expected BURST_F32, BURST_BF16, BURST_F16 or BURST_F64",
+                         (int)problem->dtype);
+    lao_shape *shape = &request->shape;
+    *shape = (lao_shape){
+        .dtype = problem->dtype,
+        .batch = problem->batch,
+        .q_heads = problem->q_heads,
+        .kv_heads = problem->kv_heads == 0 ? problem->q_heads : problem->kv_heads,
+        .q_tokens = problem->q_tokens,
+        .k_tokens = problem->k_tokens,
+        .head_dim = problem->head_dim,
+        .value_dim = problem->value_dim == 0 ? problem->head_dim : problem->value_dim,
+        .scale = problem->scale,
+        .softcap = problem->softcap,
+        .alibi = problem->alibi,
+        .sink = problem->sink != 0,
+    };
+    request->mask = problem->mask;
+    status = check_sizes(shape);
+    if (status == BURST_OK && shape->scale == 0) shape->scale = 1.0 / sqrt((double)shape->head_dim);
+    if (status == BURST_OK) status = check_scores(shape, problem);
+    return status == BURST_OK ? check_mask(shape, problem->mask) : status;
+}
+
+/* ---- options ----------------------------------------------------------------------------------------------------- */
+
+burst_status options_check(const burst_options *options, plan_request *request) {
+    const burst_options chosen = BURST_OPTIONS_INIT;
+    const burst_options *o = options ? options : &chosen;
+    const unsigned both = BURST_PASS_FORWARD | BURST_PASS_BACKWARD;
+    burst_status status = base_check_struct("burst_options", o->struct_size, sizeof *o);
+    if (status != BURST_OK) return status;
+    if (o->threads < 0 || o->threads > THREADS_MAX)
+        return base_fail(BURST_INVALID, "threads is %d: expected 0 (choose) to %d", o->threads, THREADS_MAX);
+    if ((o->passes & ~both) != 0)
+        return base_fail(BURST_INVALID, "passes is %#x: expected BURST_PASS_FORWARD, BURST_PASS_BACKWARD or both",
+                         o->passes);
+    if (o->q_tile < 0 || o->k_tile < 0)
+        return base_fail(BURST_INVALID, "tiles are %" PRId64 " x %" PRId64 ": expected 0 (choose) or more", o->q_tile,
+                         o->k_tile);
+    const int size = burst_transport_size(request->transport);
+    if (size > 1) return base_fail(BURST_UNSUPPORTED, "the transport has %d ranks: only 1 is supported so far", size);
+    request->local = (lao_options){
+        .threads = o->threads == 0 ? base_cores() : o->threads,
+        .passes = o->passes == 0 ? both : o->passes,
+        .q_tile = o->q_tile,
+        .k_tile = o->k_tile,
+        .memory_limit = o->memory_limit == 0 ? SIZE_MAX : o->memory_limit,
+    };
+    request->progress = o->progress;
+    request->progress_user = o->progress_user;
+    request->cancel = o->cancel;
+    return lao_choose_isa(o->isa, &request->local.isa);
+}
