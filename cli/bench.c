@@ -17,10 +17,10 @@
 #define LEAST_ROUNDS 3
 #define USUAL_ROUNDS 10
 #define MOST_ROUNDS 200
-#define BUDGET 20.0     /* seconds, unless --repeat says how often */
-#define SHORT_RUN 0.5   /* seconds that short problems are repeated for, beyond the usual rounds */
-#define PROBE 0.03      /* seconds of an FMA probe */
-#define DECODE_ROWS 16  /* query rows per kv head up to which memory, not arithmetic, is the limit */
+#define BUDGET 20.0    /* seconds, unless --repeat says how often */
+#define SHORT_RUN 0.5  /* seconds that short problems are repeated for, beyond the usual rounds */
+#define PROBE 0.03     /* seconds of an FMA probe */
+#define DECODE_ROWS 16 /* query rows per kv head up to which memory, not arithmetic, is the limit */
 
 typedef struct timing {
     double *seconds;
@@ -163,8 +163,8 @@ static void print_pass(const bench *b, int pass) {
            pass ? "backward" : "forward", 1e3 * f.best, f.gflops, f.percent, 1e3 * f.median, f.gflops_median,
            100 * f.gflops_median / b->peak);
     if (!isnan(f.gbps))
-        printf("            K and V read once: %.1f GB/s, %.1f %% of %.1f GB/s measured\n", f.gbps, 100 * f.gbps / b->read,
-               b->read);
+        printf("            K and V read once: %.1f GB/s, %.1f %% of %.1f GB/s measured\n", f.gbps,
+               100 * f.gbps / b->read, b->read);
 }
 
 static int bench_word(const command_options *options, const char *text) {

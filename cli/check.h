@@ -26,8 +26,8 @@ typedef struct check_result {
     char message[512]; /* the library's sentence if code is 2 or 3 */
     check_error errors[CHECK_NAMES];
     int checked[CHECK_NAMES];
-    int whole;           /* 0: sampled */
-    int64_t rows, keys;  /* looked at, over all heads */
+    int whole;          /* 0: sampled */
+    int64_t rows, keys; /* looked at, over all heads */
     int threads;
     burst_isa isa;
     size_t workspace;

@@ -19,8 +19,9 @@ static void print_table(const char *text, const check_result *r) {
     if (r->whole)
         printf("  compared whole: all rows and keys\n");
     else
-        printf("  compared on a sample: %lld rows and %lld keys; for the keys, lse and o of the rows are the library's\n",
-               (long long)r->rows, (long long)r->keys);
+        printf(
+            "  compared on a sample: %lld rows and %lld keys; for the keys, lse and o of the rows are the library's\n",
+            (long long)r->rows, (long long)r->keys);
 }
 
 /* Errors as a share of their thresholds: above 1 is a failure. */

@@ -38,9 +38,7 @@ void data_normal(uint64_t seed, uint64_t stream, uint64_t first, size_t count, d
     }
 }
 
-float data_slope(const word *w, int64_t head) {
-    return (float)exp2(-8.0 * (double)(head + 1) / (double)w->heads);
-}
+float data_slope(const word *w, int64_t head) { return (float)exp2(-8.0 * (double)(head + 1) / (double)w->heads); }
 
 unsigned char *data_bitmap(const word *w, uint64_t seed) {
     size_t rows = (size_t)(w->n / w->block + (w->n % w->block != 0));
@@ -55,7 +53,7 @@ unsigned char *data_bitmap(const word *w, uint64_t seed) {
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
 static void *keep(data *d, size_t count, size_t size) {
-    void *memory = need_array(count, size);
+    void *memory = need_raw(count, size);
     d->memory[d->memory_count++] = memory;
     return memory;
 }
@@ -106,7 +104,6 @@ static unsigned char *place(const data_tensor *t, int64_t batch_row, int64_t tok
     return t->data + data_size(t->dtype) * (size_t)at;
 }
 
-/* factor 0 writes the pattern of outputs: a number nobody computes, so that what is never written shows. */
 static void fill(const data_tensor *t, uint64_t seed, uint64_t stream, double factor) {
     int64_t rows = t->batch * t->tokens, row = t->heads * t->dim;
 #pragma omp parallel if (rows * row > 100000)
@@ -114,15 +111,23 @@ static void fill(const data_tensor *t, uint64_t seed, uint64_t stream, double fa
         double *numbers = need_array((size_t)row, sizeof *numbers);
 #pragma omp for schedule(static)
         for (int64_t r = 0; r < rows; r++) {
-            if (factor > 0 || factor < 0) data_normal(seed, stream, (uint64_t)(r * row), (size_t)row, numbers);
+            data_normal(seed, stream, (uint64_t)(r * row), (size_t)row, numbers);
             for (int64_t h = 0; h < t->heads; h++) {
                 unsigned char *to = place(t, r / t->tokens, r % t->tokens, h);
-                for (int64_t i = 0; i < t->dim; i++)
-                    data_store(t->dtype, to, i, factor > 0 || factor < 0 ? factor * numbers[h * t->dim + i] : 12345);
+                for (int64_t i = 0; i < t->dim; i++) data_store(t->dtype, to, i, factor * numbers[h * t->dim + i]);
             }
         }
         free(numbers);
     }
+}
+
+/* Outputs start as bytes that nobody computes, so that what is never written shows; timing finds the pages touched. */
+static void fill_output(const data_tensor *t) {
+    int64_t rows = t->batch * t->tokens;
+#pragma omp parallel for schedule(static) if (rows * t->heads * t->dim > 100000)
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t h = 0; h < t->heads; h++)
+            memset(place(t, r / t->tokens, r % t->tokens, h), 0x5a, (size_t)t->dim * data_size(t->dtype));
 }
 
 void data_make(const word *w, uint64_t seed, int backward, data *out) {
@@ -132,9 +137,11 @@ void data_make(const word *w, uint64_t seed, int backward, data *out) {
     fill(&out->q, seed, STREAM_Q, w->amp);
     fill(&out->k, seed, STREAM_K, 1);
     fill(&out->v, seed, STREAM_V, 1);
-    fill(&out->o, seed, 0, 0);
+    fill_output(&out->o);
     burst_dtype wide = data_wide(w->dtype);
-    out->lse = keep(out, elements(w->batch, w->heads, w->n, 1), data_size(wide));
+    size_t lse_count = elements(w->batch, w->heads, w->n, 1);
+    out->lse = keep(out, lse_count, data_size(wide));
+    memset(out->lse, 0x5a, lse_count * data_size(wide));
     if (w->parts & WORD_SINK) {
         out->sink = keep(out, (size_t)w->heads, data_size(wide));
         out->d_sink = keep(out, (size_t)w->heads, data_size(wide));
@@ -149,9 +156,9 @@ void data_make(const word *w, uint64_t seed, int backward, data *out) {
     make_tensor(out, w, &out->d_o, w->n, w->heads, w->v);
     fill(&out->d_o, seed, STREAM_D_O, 1);
     make_inputs(out, w, &out->d_q, &out->d_k, &out->d_v);
-    fill(&out->d_q, seed, 0, 0);
-    fill(&out->d_k, seed, 0, 0);
-    fill(&out->d_v, seed, 0, 0);
+    fill_output(&out->d_q);
+    fill_output(&out->d_k);
+    fill_output(&out->d_v);
 }
 
 void data_free(data *d) {

@@ -90,18 +90,26 @@ void data_store(burst_dtype dtype, void *memory, int64_t index, double value) {
 
 double data_epsilon(burst_dtype dtype) {
     switch (dtype) {
-    case BURST_F64: return 0x1p-52;
-    case BURST_BF16: return 0x1p-7;
-    case BURST_F16: return 0x1p-10;
-    default: return 0x1p-23;
+    case BURST_F64:
+        return 0x1p-52;
+    case BURST_BF16:
+        return 0x1p-7;
+    case BURST_F16:
+        return 0x1p-10;
+    default:
+        return 0x1p-23;
     }
 }
 
 double data_largest(burst_dtype dtype) {
     switch (dtype) {
-    case BURST_F64: return 0x1.fffffffffffffp1023;
-    case BURST_BF16: return 0x1.fep127;
-    case BURST_F16: return 65504;
-    default: return 0x1.fffffep127;
+    case BURST_F64:
+        return 0x1.fffffffffffffp1023;
+    case BURST_BF16:
+        return 0x1.fep127;
+    case BURST_F16:
+        return 65504;
+    default:
+        return 0x1.fffffep127;
     }
 }

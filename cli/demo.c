@@ -1,5 +1,5 @@
-/* demo.c - `burst demo`: one long causal attention on this machine, forward and backward, checked on sampled rows against
- * the oracle, and what it took. */
+/* demo.c - `burst demo`: one long causal attention on this machine, forward and backward, checked on sampled rows
+ * against the oracle, and what it took. */
 #include "command.h"
 #include "probe.h"
 
@@ -11,22 +11,24 @@
 #define DEMO_WORD "b1h8n32768d128:causal"
 
 typedef struct watch {
-    progress_label label;
-    double last; /* share at the last plain line */
+    int backward; /* which pass is running */
+    double last;  /* share at the last call and at the last plain line */
+    double line;
 } watch;
 
 /* On a terminal a line that overwrites itself; in a pipe a plain line at every quarter. */
 static void report(void *user, double done) {
     watch *w = user;
+    if (done < w->last) w->backward = 1, w->line = 0; /* the share starts again with the second pass */
+    w->last = done;
+    progress_label label = {w->backward ? "backward" : "forward"};
     if (progress_visible()) {
-        progress_report(&w->label, done);
-        return;
+        progress_report(&label, done);
+    } else if (done >= w->line + 0.25) {
+        w->line = floor(done * 4) / 4;
+        printf("  %s: %3.0f %%\n", label.what, 100 * w->line);
+        fflush(stdout);
     }
-    if (done < w->last) w->last = 0; /* the next pass has begun */
-    if (done < w->last + 0.25) return;
-    w->last = floor(done * 4) / 4;
-    printf("  computing: %3.0f %%\n", 100 * w->last);
-    fflush(stdout);
 }
 
 static void print_row(const char *name, double seconds, double flops, double peak) {
@@ -39,8 +41,12 @@ static void print_errors(const check_result *r) {
         if (r->checked[i])
             printf("  %-10s error %9.3e  threshold %9.3e  %s\n", r->errors[i].name, r->errors[i].error,
                    r->errors[i].threshold, r->errors[i].ok ? "ok" : "TOO LARGE");
-    printf("  (%lld rows and %lld keys against the f64 oracle; for the keys, lse and o of the rows are the library's)\n",
-           (long long)r->rows, (long long)r->keys);
+    printf("  compared with the f64 oracle: ");
+    if (r->whole)
+        printf("all rows and keys\n");
+    else
+        printf("%lld rows and %lld keys; for the keys, lse and o of the rows are the library's\n", (long long)r->rows,
+               (long long)r->keys);
 }
 
 int command_demo(const command_options *options) {
@@ -48,7 +54,7 @@ int command_demo(const command_options *options) {
     const char *text = options->word_count ? options->words[0] : DEMO_WORD;
     int bad = command_word(options, text, &w);
     if (bad) return bad;
-    watch state = {{"computing"}, 0};
+    watch state = {0, 0, 0};
     check_options how = {options->plan, options->seed, options->forward_only, options->from_lse};
     how.plan.progress = report, how.plan.progress_user = &state;
     char *canonical = word_text(&w);
@@ -64,7 +70,8 @@ int command_demo(const command_options *options) {
     } else {
         double peak = 0;
         for (int i = 0; i < 5; i++) peak = fmax(peak, probe_fma(r.threads, 0.05));
-        double scores = (double)w.batch * (double)w.heads * (double)w.n * (double)w.k * (double)data_size(data_wide(w.dtype));
+        double scores =
+            (double)w.batch * (double)w.heads * (double)w.n * (double)w.k * (double)data_size(data_wide(w.dtype));
         print_errors(&r);
         print_row("forward", r.seconds_forward, r.flops_forward, peak);
         if (r.flops_backward > 0) print_row("backward", r.seconds_backward, r.flops_backward, peak);

@@ -11,13 +11,15 @@ static void *give_up(size_t count, size_t size) {
     exit(3);
 }
 
-void *need_bytes(size_t bytes) { return need_array(bytes, 1); }
-
-void *need_array(size_t count, size_t size) {
+static void *get(size_t count, size_t size, int zero) {
     size_t bytes;
     if (__builtin_mul_overflow(count, size, &bytes) || bytes > SIZE_MAX / 2) return give_up(count, size);
     bytes = (bytes + 64) & ~(size_t)63; /* never 0: NULL always means failure */
     void *memory = aligned_alloc(64, bytes);
     if (!memory) return give_up(count, size);
-    return memset(memory, 0, bytes);
+    return zero ? memset(memory, 0, bytes) : memory;
 }
+
+void *need_bytes(size_t bytes) { return get(bytes, 1, 1); }
+void *need_array(size_t count, size_t size) { return get(count, size, 1); }
+void *need_raw(size_t count, size_t size) { return get(count, size, 0); }

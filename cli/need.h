@@ -8,5 +8,7 @@
 void *need_bytes(size_t bytes); /* zeroed, aligned to 64 bytes; free() */
 /* count * size with both checked, for arrays whose sizes come from the user. */
 void *need_array(size_t count, size_t size);
+/* The same, not written: for tensors, whose pages the threads that fill them touch first. */
+void *need_raw(size_t count, size_t size);
 
 #endif

@@ -81,18 +81,10 @@ static const struct {
     int has_value;
     int (*set)(command_options *o, const char *text);
 } known[] = {
-    {"--threads", 1, set_threads},
-    {"--isa", 1, set_isa},
-    {"--seed", 1, set_seed},
-    {"--dtype", 1, set_dtype},
-    {"--repeat", 1, set_repeat},
-    {"--memory", 1, set_memory},
-    {"--list", 1, set_list},
-    {"--json", 0, set_json},
-    {"--forward-only", 0, set_forward_only},
-    {"--from-lse", 0, set_from_lse},
-    {"--help", 0, set_help},
-    {"-h", 0, set_help},
+    {"--threads", 1, set_threads},   {"--isa", 1, set_isa},       {"--seed", 1, set_seed},
+    {"--dtype", 1, set_dtype},       {"--repeat", 1, set_repeat}, {"--memory", 1, set_memory},
+    {"--list", 1, set_list},         {"--json", 0, set_json},     {"--forward-only", 0, set_forward_only},
+    {"--from-lse", 0, set_from_lse}, {"--help", 0, set_help},     {"-h", 0, set_help},
     {"--version", 0, set_version},
 };
 

@@ -1,5 +1,5 @@
-/* oracle.h - attention as the textbook has it, in double: what everything else is compared with. And beside it the plain
- * computation: the same textbook in the problem's own precision, whose error is the yardstick.
+/* oracle.h - attention as the textbook has it, in double (long double for f64): what everything else is compared with.
+ * And beside it the plain computation: the same textbook in the problem's own precision, whose error is the yardstick.
  *
  * One idea: a pass over rows (o, lse, d_q) and a pass over keys (d_k, d_v), each for any list of rows or keys of one
  * head. The whole check and the sampled check are the same code with different lists.
@@ -23,7 +23,7 @@ typedef struct oracle_head {
 
 /* What a row's softmax came to: p = e^(s - max) / sum, and D = sum of p * dP. [n] each. */
 typedef struct oracle_stats {
-    double *max, *sum, *dot;
+    long double *max, *sum, *dot;
 } oracle_stats;
 
 /* Rows in the order of the list. d_q may be NULL. */
@@ -35,8 +35,8 @@ typedef struct oracle_rows {
 void oracle_run_rows(const oracle_head *head, const int64_t *rows, int64_t count, oracle_rows *out, oracle_stats *stats,
                      double *d_sink);
 /* Adds the head's share to d_k [count][d] and d_v [count][v]; the stats of all rows that see the keys must be there. */
-void oracle_run_keys(const oracle_head *head, const int64_t *keys, int64_t count, const oracle_stats *stats, double *d_k,
-                     double *d_v);
+void oracle_run_keys(const oracle_head *head, const int64_t *keys, int64_t count, const oracle_stats *stats,
+                     double *d_k, double *d_v);
 
 /* The same in the precision of head->dtype. f32: everything in float. bf16, f16: every tensor that a plain framework
  * would store (scaled q, scores, probabilities, o, dP, dS, gradients) is rounded, sums are float. f64: double, summed
@@ -48,7 +48,8 @@ void plain_run_keys(const oracle_head *head, const int64_t *keys, int64_t count,
 
 /* The head from the tensors of a word, converted; oracle_head_free frees it. */
 struct data;
-void oracle_head_load(const word_mask *mask, const struct data *tensors, int64_t batch_row, int64_t head, oracle_head *out);
+void oracle_head_load(const word_mask *mask, const struct data *tensors, int64_t batch_row, int64_t head,
+                      oracle_head *out);
 void oracle_head_free(oracle_head *head);
 
 #endif

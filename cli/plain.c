@@ -4,6 +4,7 @@
  * sums inside a product are float. Its error against the oracle is what a good implementation may have a few times.
  */
 #include "data.h"
+#include "dense.h"
 #include "need.h"
 #include "oracle.h"
 
@@ -16,6 +17,7 @@
 #define EXP expf
 #define LOG logf
 #define TANH tanhf
+#define ADD dense_add_float
 #define ROUND(dtype, x) data_round(dtype, x)
 #include "plain_body.h"
 #undef NUMBER
@@ -23,6 +25,7 @@
 #undef EXP
 #undef LOG
 #undef TANH
+#undef ADD
 #undef ROUND
 
 #define NUMBER double
@@ -30,6 +33,7 @@
 #define EXP exp
 #define LOG log
 #define TANH tanh
+#define ADD dense_add_double
 #define ROUND(dtype, x) (x)
 #include "plain_body.h"
 

@@ -1,6 +1,7 @@
 /* plain_body.h - the body of the plain computation, compiled by plain.c once for float and once for double.
  *
- * NUMBER is the type; NAME(x) names the functions; EXP, LOG and TANH are its functions; ROUND(dtype, x) rounds to the
+ * NUMBER is the type; NAME(x) names the functions; EXP, LOG and TANH are its functions, ADD(to, from, factor, count)
+ * adds a multiple; ROUND(dtype, x) rounds to the
  * 16-bit type where a plain framework would store a tensor. Every sum runs over its terms one after the other, as a
  * loop in a textbook does; eight dot products stand side by side so that the processor has something to do meanwhile.
  */
@@ -57,10 +58,6 @@ static void NAME(dots)(const NUMBER *a, const NUMBER *rows, int64_t width, const
     }
 }
 
-static void NAME(add_scaled)(NUMBER *restrict to, const NUMBER *restrict from, NUMBER factor, int64_t count) {
-    for (int64_t i = 0; i < count; i++) to[i] += factor * from[i];
-}
-
 typedef struct NAME(room) {
     int64_t *list;
     NUMBER *x, *tanh, *d_p, *sum;
@@ -88,8 +85,7 @@ static void NAME(modify)(const NAME(head) * p, int64_t q, int64_t k, NUMBER *x, 
         *t = ROUND(h->dtype, TANH(ROUND(h->dtype, *x / (NUMBER)h->softcap)));
         *x = ROUND(h->dtype, (NUMBER)h->softcap * *t);
     }
-    if (h->slope > 0 || h->slope < 0)
-        *x -= (NUMBER)h->slope * (NUMBER)word_mask_distance(h->mask, h->batch_row, q, k);
+    if (h->slope > 0 || h->slope < 0) *x -= (NUMBER)h->slope * (NUMBER)word_mask_distance(h->mask, h->batch_row, q, k);
 }
 
 /* dS from p, dP, D and the softcap's tanh, each step stored. */
@@ -98,22 +94,33 @@ static NUMBER NAME(d_score)(const oracle_head *h, NUMBER p, NUMBER d_p, NUMBER r
     return h->softcap > 0 ? ROUND(h->dtype, d_x * (1 - t * t)) : d_x;
 }
 
+/* D = rowsum(dO * O), the equation of the paper. A framework in 16 bits has no such O (its own is rounded to 16 bits)
+ * and takes sum(P * dP), as its softmax does; so does flash-attention's reference. */
+static NUMBER NAME(row_dot)(const NAME(head) * p, int64_t q, int64_t count, const NAME(room) * r, NUMBER top,
+                            NUMBER total, const double *o) {
+    const oracle_head *h = p->head;
+    NUMBER dot = 0;
+    if (h->dtype != BURST_BF16 && h->dtype != BURST_F16) {
+        for (int64_t i = 0; i < h->v; i++) dot += p->d_o[q * h->v + i] * (NUMBER)o[i];
+        return dot;
+    }
+    for (int64_t j = 0; j < count; j++) dot += ROUND(h->dtype, EXP(r->x[j] - top) / total) * ROUND(h->dtype, r->d_p[j]);
+    return dot;
+}
+
 static void NAME(row_gradient)(const NAME(head) * p, int64_t q, int64_t count, NAME(room) * r, NUMBER top, NUMBER total,
-                               double *d_q, double *row_dot) {
+                               const double *o, double *d_q, long double *row_dot) {
     const oracle_head *h = p->head;
     NAME(dots)(p->d_o + q * h->v, p->value, h->v, r->list, count, r->d_p);
-    NUMBER dot = 0;
-    for (int64_t j = 0; j < count; j++)
-        dot += ROUND(h->dtype, EXP(r->x[j] - top) / total) * ROUND(h->dtype, r->d_p[j]);
-    *row_dot = (double)dot;
+    NUMBER dot = NAME(row_dot)(p, q, count, r, top, total, o);
+    *row_dot = dot;
     memset(r->sum, 0, (size_t)h->d * sizeof *r->sum);
     for (int64_t j = 0; j < count; j++) {
         NUMBER prob = ROUND(h->dtype, EXP(r->x[j] - top) / total);
         NUMBER d_s = NAME(d_score)(h, prob, r->d_p[j], dot, r->tanh[j]);
-        NAME(add_scaled)(r->sum, p->key + r->list[j] * h->d, d_s, h->d);
+        ADD(r->sum, p->key + r->list[j] * h->d, d_s, h->d);
     }
-    for (int64_t i = 0; i < h->d; i++)
-        d_q[i] = (double)ROUND(h->dtype, ROUND(h->dtype, r->sum[i]) * p->gradient_scale);
+    for (int64_t i = 0; i < h->d; i++) d_q[i] = (double)ROUND(h->dtype, ROUND(h->dtype, r->sum[i]) * p->gradient_scale);
 }
 
 static void NAME(row)(const NAME(head) * p, int64_t q, NAME(room) * r, double *o, double *lse, double *d_q,
@@ -130,11 +137,27 @@ static void NAME(row)(const NAME(head) * p, int64_t q, NAME(room) * r, double *o
     for (int64_t j = 0; j < count; j++) total += EXP(r->x[j] - top);
     memset(r->sum, 0, (size_t)h->v * sizeof *r->sum);
     for (int64_t j = 0; j < count; j++)
-        NAME(add_scaled)(r->sum, p->value + r->list[j] * h->v, ROUND(h->dtype, EXP(r->x[j] - top) / total), h->v);
+        ADD(r->sum, p->value + r->list[j] * h->v, ROUND(h->dtype, EXP(r->x[j] - top) / total), h->v);
     for (int64_t i = 0; i < h->v; i++) o[i] = (double)ROUND(h->dtype, r->sum[i]);
     *lse = count || h->has_sink ? (double)(top + LOG(total)) : -INFINITY;
-    stats->max[q] = (double)top, stats->sum[q] = (double)total, stats->dot[q] = 0;
-    if (h->d_o && d_q) NAME(row_gradient)(p, q, count, r, top, total, d_q, &stats->dot[q]);
+    stats->max[q] = top, stats->sum[q] = total, stats->dot[q] = 0;
+    if (h->d_o && d_q) NAME(row_gradient)(p, q, count, r, top, total, o, d_q, &stats->dot[q]);
+}
+
+/* One number a head is a poor yardstick, its error may be nil by luck: summed up in both orders, the worse one counts. */
+static double NAME(sink)(const oracle_head *h, const int64_t *rows, int64_t count, const oracle_stats *stats) {
+    NUMBER up = 0, down = 0;
+    double exact = 0;
+    for (int64_t i = 0; i < 2 * count; i++) {
+        int64_t q = rows[i < count ? i : 2 * count - 1 - i];
+        NUMBER prob = ROUND(h->dtype, EXP((NUMBER)h->sink - (NUMBER)stats->max[q]) / (NUMBER)stats->sum[q]);
+        NUMBER term = ROUND(h->dtype, prob * (NUMBER)stats->dot[q]);
+        if (i < count)
+            up -= term, exact -= (double)term;
+        else
+            down -= term;
+    }
+    return fabs((double)up - exact) > fabs((double)down - exact) ? (double)up : (double)down;
 }
 
 static void NAME(rows)(const oracle_head *h, const int64_t *rows, int64_t count, oracle_rows *out, oracle_stats *stats,
@@ -145,17 +168,13 @@ static void NAME(rows)(const oracle_head *h, const int64_t *rows, int64_t count,
     {
         NAME(room) room = NAME(room_get)(h->k, h->d + h->v);
 #pragma omp for schedule(dynamic, 4)
-        for (int64_t i = 0; i < count; i++)
-            NAME(row)(&p, rows[i], &room, out->o + i * h->v, &out->lse[i], out->d_q ? out->d_q + i * h->d : NULL, stats);
+        for (int64_t i = 0; i < count; i++) {
+            double *d_q = out->d_q ? out->d_q + i * h->d : NULL;
+            NAME(row)(&p, rows[i], &room, out->o + i * h->v, &out->lse[i], d_q, stats);
+        }
         NAME(room_free)(&room);
     }
-    NUMBER sum = 0;
-    for (int64_t i = 0; d_sink && i < count; i++) {
-        int64_t q = rows[i];
-        NUMBER prob = ROUND(h->dtype, EXP((NUMBER)h->sink - (NUMBER)stats->max[q]) / (NUMBER)stats->sum[q]);
-        sum -= ROUND(h->dtype, prob * (NUMBER)stats->dot[q]);
-    }
-    if (d_sink) *d_sink = (double)sum;
+    if (d_sink) *d_sink = NAME(sink)(h, rows, count, stats);
     NAME(close)(&p);
 }
 
@@ -172,11 +191,11 @@ static void NAME(key)(const NAME(head) * p, int64_t k, NAME(room) * r, const ora
         NAME(modify)(p, q, k, &r->x[j], &r->tanh[j]);
         NUMBER prob = ROUND(h->dtype, EXP(r->x[j] - (NUMBER)stats->max[q]) / (NUMBER)stats->sum[q]);
         NUMBER d_s = NAME(d_score)(h, prob, r->d_p[j], (NUMBER)stats->dot[q], r->tanh[j]);
-        NAME(add_scaled)(sum_v, p->d_o + q * h->v, prob, h->v);
-        NAME(add_scaled)(sum_k, p->q + q * h->d, d_s, h->d);
+        ADD(sum_v, p->d_o + q * h->v, prob, h->v);
+        ADD(sum_k, p->q + q * h->d, d_s, h->d);
     }
-    for (int64_t i = 0; i < h->d; i++) d_k[i] += (double)ROUND(h->dtype, sum_k[i] * p->scale);
-    for (int64_t i = 0; i < h->v; i++) d_v[i] += (double)ROUND(h->dtype, sum_v[i]);
+    for (int64_t i = 0; i < h->d; i++) d_k[i] = (double)((NUMBER)d_k[i] + ROUND(h->dtype, sum_k[i] * p->scale));
+    for (int64_t i = 0; i < h->v; i++) d_v[i] = (double)((NUMBER)d_v[i] + ROUND(h->dtype, sum_v[i]));
 }
 
 static void NAME(keys)(const oracle_head *h, const int64_t *keys, int64_t count, const oracle_stats *stats, double *d_k,
@@ -187,8 +206,7 @@ static void NAME(keys)(const oracle_head *h, const int64_t *keys, int64_t count,
     {
         NAME(room) room = NAME(room_get)(h->n, h->d + h->v);
 #pragma omp for schedule(dynamic, 4)
-        for (int64_t i = 0; i < count; i++)
-            NAME(key)(&p, keys[i], &room, stats, d_k + i * h->d, d_v + i * h->v);
+        for (int64_t i = 0; i < count; i++) NAME(key)(&p, keys[i], &room, stats, d_k + i * h->d, d_v + i * h->v);
         NAME(room_free)(&room);
     }
     NAME(close)(&p);

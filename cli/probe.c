@@ -13,10 +13,16 @@
 #define CHAINS 12
 #define ROUNDS 20000 /* of all chains between two looks at the clock: about 40 us */
 
-/* One instruction on every chain. The operands are values that stay finite: x = x * 1 + 0. */
-#define ALL_CHAINS(one, c, m, a)                                                                                       \
-    one(c[0], m, a) one(c[1], m, a) one(c[2], m, a) one(c[3], m, a) one(c[4], m, a) one(c[5], m, a) one(c[6], m, a)    \
-        one(c[7], m, a) one(c[8], m, a) one(c[9], m, a) one(c[10], m, a) one(c[11], m, a)
+/* One statement for all chains, and a variable for each: an array would live on the stack. The values stay finite:
+ * c = c * 1 + 0. `line` is one instruction, its operands %0 to %11 (chains), %12 (one) and %13 (zero). */
+#define TWELVE(line)                                                                                                   \
+    line("%0") line("%1") line("%2") line("%3") line("%4") line("%5") line("%6") line("%7") line("%8") line("%9")      \
+        line("%10") line("%11")
+#define CHAIN_OPERANDS(kind)                                                                                           \
+    "+" kind(c0), "+" kind(c1), "+" kind(c2), "+" kind(c3), "+" kind(c4), "+" kind(c5), "+" kind(c6), "+" kind(c7),    \
+        "+" kind(c8), "+" kind(c9), "+" kind(c10), "+" kind(c11)
+#define LOOP(line, kind, rounds)                                                                                       \
+    for (long i = 0; i < rounds; i++) __asm__ volatile(TWELVE(line) : CHAIN_OPERANDS(kind) : kind(one), kind(zero))
 
 typedef float vector4 __attribute__((vector_size(16)));
 
@@ -24,40 +30,39 @@ typedef float vector4 __attribute__((vector_size(16)));
 typedef float vector8 __attribute__((vector_size(32)));
 typedef float vector16 __attribute__((vector_size(64)));
 
-#define FMA_VEX(c, m, a) __asm__("vfmadd213ps %2, %1, %0" : "+x"(c) : "x"(m), "x"(a));
-#define FMA_EVEX(c, m, a) __asm__("vfmadd213ps %2, %1, %0" : "+v"(c) : "v"(m), "v"(a));
-#define MUL_ADD(c, m, a) __asm__("mulps %1, %0\n\taddps %2, %0" : "+x"(c) : "x"(m), "x"(a));
+#define FMA_LINE(c) "vfmadd213ps %13, %12, " c "\n\t"
+#define FOUR_LANES_LINE(c) "mulps %12, " c "\n\taddps %13, " c "\n\t"
+#define FOUR_LANES_KIND "x"
 
-__attribute__((target("avx512f"), noinline)) static float loop_avx512(long rounds) {
-    vector16 c[CHAINS] = {{0}}, one = {0}, zero = {0};
-    one += 1.0f;
-    for (long i = 0; i < rounds; i++) { ALL_CHAINS(FMA_EVEX, c, one, zero) }
-    for (int i = 1; i < CHAINS; i++) c[0] += c[i];
-    return c[0][0];
+__attribute__((target("avx512f"), noinline)) static void loop_avx512(long rounds) {
+    vector16 zero = {0}, one = zero + 1.0f;
+    vector16 c0 = one, c1 = one, c2 = one, c3 = one, c4 = one, c5 = one, c6 = one, c7 = one, c8 = one, c9 = one,
+             c10 = one, c11 = one;
+    LOOP(FMA_LINE, "v", rounds);
 }
 
-__attribute__((target("avx2,fma"), noinline)) static float loop_avx2(long rounds) {
-    vector8 c[CHAINS] = {{0}}, one = {0}, zero = {0};
-    one += 1.0f;
-    for (long i = 0; i < rounds; i++) { ALL_CHAINS(FMA_VEX, c, one, zero) }
-    for (int i = 1; i < CHAINS; i++) c[0] += c[i];
-    return c[0][0];
+__attribute__((target("avx2,fma"), noinline)) static void loop_avx2(long rounds) {
+    vector8 zero = {0}, one = zero + 1.0f;
+    vector8 c0 = one, c1 = one, c2 = one, c3 = one, c4 = one, c5 = one, c6 = one, c7 = one, c8 = one, c9 = one,
+            c10 = one, c11 = one;
+    LOOP(FMA_LINE, "x", rounds);
 }
 #elif defined(__aarch64__)
-#define MUL_ADD(c, m, a) __asm__("fmla %0.4s, %1.4s, %2.4s" : "+w"(c) : "w"(m), "w"(a));
+#define FOUR_LANES_LINE(c) "fmla " c ".4s, %12.4s, %13.4s\n\t"
+#define FOUR_LANES_KIND "w"
 #else
-#define MUL_ADD(c, m, a) c = c * m + a;
+#error "the FMA probe knows x86-64 and aarch64"
 #endif
 
-__attribute__((noinline)) static float loop_four_lanes(long rounds) {
-    vector4 c[CHAINS] = {{0}}, one = {1, 1, 1, 1}, zero = {0};
-    for (long i = 0; i < rounds; i++) { ALL_CHAINS(MUL_ADD, c, one, zero) }
-    for (int i = 1; i < CHAINS; i++) c[0] += c[i];
-    return c[0][0];
+__attribute__((noinline)) static void loop_four_lanes(long rounds) {
+    vector4 zero = {0}, one = zero + 1.0f;
+    vector4 c0 = one, c1 = one, c2 = one, c3 = one, c4 = one, c5 = one, c6 = one, c7 = one, c8 = one, c9 = one,
+            c10 = one, c11 = one;
+    LOOP(FOUR_LANES_LINE, FOUR_LANES_KIND, rounds);
 }
 
 typedef struct fma_loop {
-    float (*run)(long rounds);
+    void (*run)(long rounds);
     int lanes;
 } fma_loop;
 
@@ -74,16 +79,15 @@ double probe_fma(int threads, double seconds) {
     double total = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : total)
     {
-        volatile float sink = loop.run(ROUNDS); /* wake the wide units */
+        loop.run(ROUNDS); /* wake the wide units */
 #pragma omp barrier
         double start = check_now(), now = start;
         long calls = 0;
         while (now < start + seconds) {
-            for (int i = 0; i < 16; i++) sink = loop.run(ROUNDS);
+            for (int i = 0; i < 16; i++) loop.run(ROUNDS);
             calls += 16;
             now = check_now();
         }
-        (void)sink;
         total += 2.0 * CHAINS * loop.lanes * ROUNDS * (double)calls / (now - start);
     }
     return total * 1e-9;
@@ -91,18 +95,18 @@ double probe_fma(int threads, double seconds) {
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-typedef uint64_t words2 __attribute__((vector_size(16)));
+typedef uint64_t words2 __attribute__((vector_size(16), may_alias));
 
-/* Two cache lines a step, eight sums. */
+/* Two cache lines a step, eight sums in a variable each. */
 static uint64_t sum_bytes(const unsigned char *from, size_t bytes) {
-    words2 sum[8] = {{0}};
-    for (size_t i = 0; i + sizeof sum <= bytes; i += sizeof sum) {
-        words2 x[8];
-        memcpy(x, from + i, sizeof x);
-        for (int j = 0; j < 8; j++) sum[j] += x[j];
+    words2 s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0}, s4 = {0}, s5 = {0}, s6 = {0}, s7 = {0};
+    const words2 *x = (const words2 *)(const void *)from, *end = x + bytes / sizeof *x / 8 * 8;
+    for (; x < end; x += 8) {
+        s0 += x[0], s1 += x[1], s2 += x[2], s3 += x[3];
+        s4 += x[4], s5 += x[5], s6 += x[6], s7 += x[7];
     }
-    for (int j = 1; j < 8; j++) sum[0] += sum[j];
-    return sum[0][0] + sum[0][1];
+    s0 = ((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7));
+    return s0[0] + s0[1];
 }
 
 double probe_read(int threads, const void *buffer, size_t bytes) {

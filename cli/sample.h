@@ -9,7 +9,7 @@
 
 typedef struct sample {
     int whole;
-    int64_t groups; /* how many (batch row, kv head) are looked at, with all their query heads */
+    int64_t groups;     /* how many (batch row, kv head) are looked at, with all their query heads */
     int64_t rows, keys; /* of each head and of each kv head */
 } sample;
 

@@ -135,7 +135,8 @@ static int part_klengths(cursor *c, word *w) { return read_list(c, "a row length
 static int part_shared(cursor *c, word *w) { return read_list(c, "a question or answer length", &w->shared); }
 
 static int part_blocks(cursor *c, word *w) {
-    if (read_number(c, 1, "the block size", &w->block) || read_char(c, '/', "and the probability of a block")) return -1;
+    if (read_number(c, 1, "the block size", &w->block) || read_char(c, '/', "and the probability of a block"))
+        return -1;
     const char *start = c->at;
     if (read_real(c, "the probability of a block", &w->block_probability)) return -1;
     if (w->block_probability >= 0 && w->block_probability <= 1) return 0;
@@ -249,10 +250,11 @@ static int read_part(cursor *c, word *w) {
         if (*c->at && *c->at != ':') return refuse(c, "expected ':' or the end after %s", parts[i].name);
         return 0;
     }
-    return refuse(c,
-                  "unknown part \"%.*s\"; expected f32 bf16 f16 f64 causal window= prefix= sinktokens= align= docs= kdocs= "
-                  "blocks= lengths= klengths= shared= slices= softcap= alibi sink scale= amp= or layout=",
-                  length > 40 ? 40 : (int)length, c->at);
+    return refuse(
+        c,
+        "unknown part \"%.*s\"; expected f32 bf16 f16 f64 causal window= prefix= sinktokens= align= docs= kdocs= "
+        "blocks= lengths= klengths= shared= slices= softcap= alibi sink scale= amp= or layout=",
+        length > 40 ? 40 : (int)length, c->at);
 }
 
 /* ---- what the parts must agree on -------------------------------------------------------------------------------- */
@@ -260,7 +262,8 @@ static int read_part(cursor *c, word *w) {
 static int sums_to(const cursor *c, const word_list *list, int64_t total, const char *name, const char *size) {
     int64_t sum = 0;
     for (size_t i = 0; i < list->count; i++)
-        if (__builtin_add_overflow(sum, list->at[i], &sum)) return refuse(c, "%s= sums to more than 64 bits hold", name);
+        if (__builtin_add_overflow(sum, list->at[i], &sum))
+            return refuse(c, "%s= sums to more than 64 bits hold", name);
     if (sum == total) return 0;
     return refuse(c, "%s= sums to %lld, expected %s = %lld", name, (long long)sum, size, (long long)total);
 }

@@ -83,7 +83,8 @@ int word_mask_allows(const word_mask *m, int64_t batch_row, int64_t q, int64_t k
     const word *w = m->word;
     if (w->parts & WORD_SLICES) return slices_allow(w, q, k);
     if (w->parts & WORD_SHARED) return shared_allows(w, q, k);
-    if ((w->parts & WORD_LENGTHS) && (q >= w->lengths.at[batch_row] || k >= word_lengths(w, 1)->at[batch_row])) return 0;
+    if ((w->parts & WORD_LENGTHS) && (q >= w->lengths.at[batch_row] || k >= word_lengths(w, 1)->at[batch_row]))
+        return 0;
     if ((w->parts & WORD_DOCS) && m->q_document[q] != m->k_document[k]) return 0;
     if (m->bitmap && !m->bitmap[(q / w->block) * m->bitmap_columns + k / w->block]) return 0;
     int64_t t = k - q - shift(m, batch_row, q);

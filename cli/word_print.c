@@ -62,8 +62,7 @@ static void put_mask(writer *to, const word *w) {
     if (w->parts & WORD_CAUSAL) put(to, ":causal");
     if (w->parts & WORD_PREFIX) put(to, ":prefix=%lld", (long long)w->prefix);
     if (w->parts & WORD_SINKTOKENS) put(to, ":sinktokens=%lld", (long long)w->sink_tokens);
-    if (w->parts & WORD_WINDOW)
-        put(to, ":window=%lld/%lld", (long long)w->window_left, (long long)w->window_right);
+    if (w->parts & WORD_WINDOW) put(to, ":window=%lld/%lld", (long long)w->window_left, (long long)w->window_right);
     if (w->parts & WORD_BLOCKS) {
         put(to, ":blocks=%lld", (long long)w->block);
         put_real(to, "/", w->block_probability);

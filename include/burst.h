@@ -19,8 +19,8 @@
  *   diag is where distance 0 lies: N_k - N_q when aligned to the end (the default), 0 when aligned to the start; per
  *   document when packed.
  *
- * LAYOUT. A tensor is [batch][tokens][heads][dim] unless it says its strides; dim is contiguous. lse is [batch][heads][N_q]
- * in f32 (f64 for f64 problems), and so are sink and d_sink: [heads].
+ * LAYOUT. A tensor is [batch][tokens][heads][dim] unless it says its strides; dim is contiguous. lse is
+ * [batch][heads][N_q] in f32 (f64 for f64 problems), and so are sink and d_sink: [heads].
  *
  * A WHOLE EXAMPLE: causal attention over 4096 tokens, 8 query heads on 2 kv heads, head dim 64.
  *
@@ -115,7 +115,7 @@ BURST_API int burst_isa_supported(burst_isa isa);    /* 1 if built in and this C
 typedef struct burst_slice {
     int64_t q_begin, q_end, k_begin, k_end;
     int64_t lo, hi; /* INT64_MIN, INT64_MAX: unbounded */
-    int64_t diag;   /* where k - q counts as distance 0; only ALiBi looks at it */
+    int64_t diag;   /* where k - q counts as distance 0; only ALiBi looks at it. At most 2^40 either way */
 } burst_slice;
 
 typedef enum burst_align {
@@ -129,7 +129,8 @@ typedef enum burst_align {
  *   window        -window_left <= t <= window_right; sink_tokens keys at the start are exempt from the left edge
  *   prefix        k < prefix or t <= 0
  *   documents     q and k in the same document
- * With nothing set the mask is full. */
+ * With nothing set the mask is full; causal with a prefix is causal: a prefix-LM sets the prefix alone. At most 2^40
+ * tokens on either side. */
 typedef struct burst_mask_spec {
     size_t struct_size;
     int64_t q_tokens, k_tokens;
@@ -139,9 +140,10 @@ typedef struct burst_mask_spec {
     int64_t sink_tokens;               /* 0: none; needs no window, but does nothing without one */
     int64_t prefix;                    /* -1: none */
     int64_t documents;                 /* 0: not packed; else both arrays have documents + 1 entries, 0 first, N last */
-    const int64_t *q_offsets, *k_offsets;
+    const int64_t *q_offsets, *k_offsets; /* NULL if not packed; documents may be empty on either side */
 } burst_mask_spec;
-#define BURST_MASK_SPEC_INIT {sizeof(burst_mask_spec), 0, 0, BURST_ALIGN_END, 0, -1, -1, 0, -1, 0, NULL, NULL}
+#define BURST_MASK_SPEC_INIT                                                                                           \
+    { sizeof(burst_mask_spec), 0, 0, BURST_ALIGN_END, 0, -1, -1, 0, -1, 0, NULL, NULL }
 
 typedef struct burst_mask burst_mask; /* immutable; plans keep their own copy */
 
@@ -157,11 +159,13 @@ BURST_API burst_status burst_mask_create_blocks(const burst_mask_spec *spec, int
  * sees the question and, causally, itself. */
 BURST_API burst_status burst_mask_create_shared_question(int64_t question, const int64_t *answers, size_t count,
                                                          burst_mask **mask);
-/* Padded batches: row b has q_lengths[b] queries and k_lengths[b] keys at the start of its q_tokens and k_tokens, and the
- * parts of `spec` hold within them (off = k_lengths[b] - q_lengths[b]). Documents cannot be combined with it. */
+/* Padded batches: row b has q_lengths[b] queries and k_lengths[b] keys at the start of its q_tokens and k_tokens, and
+ * the parts of `spec` hold within them (aligned to the end: off = k_lengths[b] - q_lengths[b]). Documents cannot be
+ * combined with it. The mask is for problems of this batch only. */
 BURST_API burst_status burst_mask_create_lengths(const burst_mask_spec *spec, int64_t batch, const int64_t *q_lengths,
                                                  const int64_t *k_lengths, burst_mask **mask);
-/* The slices of one batch row (any row if all share one list); *count is set, the pointer lives as long as the mask. */
+/* The slices of one batch row (any row if all share one list), without empty ones and shrunk to the rows and keys that
+ * meet, lo and hi finite; *count is set, the pointer lives as long as the mask. NULL if there are none. */
 BURST_API const burst_slice *burst_mask_slices(const burst_mask *mask, int64_t batch_row, size_t *count);
 BURST_API void burst_mask_free(burst_mask *mask);
 
@@ -170,21 +174,22 @@ BURST_API void burst_mask_free(burst_mask *mask);
 typedef struct burst_problem {
     size_t struct_size;
     burst_dtype dtype;
-    int64_t batch;        /* B */
-    int64_t q_heads;      /* H, a multiple of kv_heads */
-    int64_t kv_heads;     /* G; 0: as q_heads */
-    int64_t q_tokens;     /* N_q, may be 0 */
-    int64_t k_tokens;     /* N_k, may be 0 */
-    int64_t head_dim;     /* d, 1 to 512 */
-    int64_t value_dim;    /* dv, 1 to 512; 0: as head_dim */
-    double scale;         /* 0: 1 / sqrt(d) */
-    double softcap;       /* 0: none */
-    const float *alibi;   /* slopes, one per query head, or NULL; copied */
-    int sink;             /* 1: every query head has a learnable sink logit, given at each call */
+    int64_t batch;          /* B */
+    int64_t q_heads;        /* H, a multiple of kv_heads */
+    int64_t kv_heads;       /* G; 0: as q_heads */
+    int64_t q_tokens;       /* N_q, may be 0 */
+    int64_t k_tokens;       /* N_k, may be 0 */
+    int64_t head_dim;       /* d, 1 to 512 */
+    int64_t value_dim;      /* dv, 1 to 512; 0: as head_dim */
+    double scale;           /* 0: 1 / sqrt(d) */
+    double softcap;         /* 0: none */
+    const float *alibi;     /* slopes, one per query head, or NULL; copied */
+    int sink;               /* 1: every query head has a learnable sink logit, given at each call */
     const burst_mask *mask; /* NULL: full; copied */
-    const void *bias;     /* a dense additive bias is not supported: must be NULL */
+    const void *bias;       /* a dense additive bias is not supported: must be NULL */
 } burst_problem;
-#define BURST_PROBLEM_INIT {sizeof(burst_problem), BURST_F32, 1, 1, 0, 0, 0, 0, 0, 0.0, 0.0, NULL, 0, NULL, NULL}
+#define BURST_PROBLEM_INIT                                                                                             \
+    { sizeof(burst_problem), BURST_F32, 1, 1, 0, 0, 0, 0, 0, 0.0, 0.0, NULL, 0, NULL, NULL }
 
 /* ---- transport --------------------------------------------------------------------------------------------------- */
 
@@ -201,10 +206,10 @@ BURST_API void burst_transport_free(burst_transport *transport); /* after the pl
 
 typedef struct burst_options {
     size_t struct_size;
-    int threads;           /* 0: the cores this process may use; results have the same bits for any number */
+    int threads; /* 0: the cores this process may use; results have the same bits for any number */
     burst_isa isa;
-    unsigned passes;       /* BURST_PASS_*, which calls the plan must serve; 0: both */
-    size_t memory_limit;   /* bytes of workspace at most; 0: no limit */
+    unsigned passes;        /* BURST_PASS_*, which calls the plan must serve; 0: both */
+    size_t memory_limit;    /* bytes of workspace at most; 0: no limit */
     int64_t q_tile, k_tile; /* forward: queries and keys of a tile; 0: chosen. Results may differ in the last bits. */
     /* Called from the thread that called forward or backward, between tiles, at most every few milliseconds, with the
      * share of the work that is done, 0 to 1. It must not call into this plan. */
@@ -212,7 +217,8 @@ typedef struct burst_options {
     void *progress_user;
     const volatile int *cancel; /* if it becomes non-zero, the call returns BURST_CANCELLED within a few tiles */
 } burst_options;
-#define BURST_OPTIONS_INIT {sizeof(burst_options), 0, BURST_ISA_AUTO, 0u, 0, 0, 0, NULL, NULL, NULL}
+#define BURST_OPTIONS_INIT                                                                                             \
+    { sizeof(burst_options), 0, BURST_ISA_AUTO, 0u, 0, 0, 0, NULL, NULL, NULL }
 
 typedef struct burst_plan burst_plan;
 
@@ -224,14 +230,16 @@ BURST_API void burst_plan_free(burst_plan *plan);
 BURST_API size_t burst_plan_describe(const burst_plan *plan, char *text, size_t size);
 BURST_API size_t burst_plan_workspace_bytes(const burst_plan *plan); /* allocated by the plan */
 BURST_API size_t burst_plan_stats_bytes(const burst_plan *plan);     /* of the buffer forward fills for backward */
-BURST_API int64_t burst_plan_pairs(const burst_plan *plan);          /* allowed (query, key) pairs of a head, all batch rows */
+BURST_API int64_t burst_plan_pairs(const burst_plan *plan);          /* allowed pairs of a head, all batch rows */
 BURST_API int burst_plan_threads(const burst_plan *plan);
 BURST_API burst_isa burst_plan_isa(const burst_plan *plan);
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-/* Strides in elements. All three 0: the default layout. Otherwise they are taken as they are: negative ones are refused,
- * and 0 lets a batch row, token or head be shared (inputs only). */
+/* Strides in elements. All three 0: the default layout. Otherwise they are taken as they are: negative ones are
+ * refused, and 0 lets a batch row, token or head be shared (inputs only). Views may interleave in one buffer and inputs
+ * may share elements; an output that shares an element with anything, itself included, is refused. A tensor without
+ * elements may be NULL. */
 typedef struct burst_input {
     const void *data;
     int64_t batch_stride, token_stride, head_stride;
@@ -250,7 +258,7 @@ typedef struct burst_forward_args {
     void *stats; /* burst_plan_stats_bytes() for backward, or NULL; aligned to 8 bytes */
 } burst_forward_args;
 #define BURST_FORWARD_ARGS_INIT                                                                                        \
-    {sizeof(burst_forward_args), {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, NULL, {NULL, 0, 0, 0}, NULL, NULL}
+    { sizeof(burst_forward_args), {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, NULL, {NULL, 0, 0, 0}, NULL, NULL }
 
 /* stats (from burst_forward of a plan of the same problem) is more accurate at large scores than lse; with both given,
  * stats is used. A gradient whose data is NULL is skipped. */
@@ -261,12 +269,14 @@ typedef struct burst_backward_args {
     const void *lse;   /* [B][H][N_q] or NULL */
     const void *stats; /* or NULL */
     burst_output d_q, d_k, d_v;
-    void *d_sink;      /* [H] or NULL */
-    int accumulate;    /* 0: gradients are overwritten; 1: added to */
+    void *d_sink;   /* [H] or NULL */
+    int accumulate; /* 0: gradients are overwritten; 1: added to */
 } burst_backward_args;
 #define BURST_BACKWARD_ARGS_INIT                                                                                       \
-    {sizeof(burst_backward_args), {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, {NULL, 0, 0, 0},                   \
-     {NULL, 0, 0, 0}, NULL, NULL, NULL, {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, NULL, 0}
+    {                                                                                                                  \
+        sizeof(burst_backward_args), {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, {NULL, 0, 0, 0},               \
+            {NULL, 0, 0, 0}, NULL, NULL, NULL, {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, NULL, 0              \
+    }
 
 BURST_API burst_status burst_forward(burst_plan *plan, const burst_forward_args *args);
 BURST_API burst_status burst_backward(burst_plan *plan, const burst_backward_args *args);

@@ -3,13 +3,9 @@
  * Masks, transports and errors have their public functions where their data are. */
 #include "api.h"
 
-const char *burst_isa_name(burst_isa isa) {
-    return lao_isa_name(isa);
-}
+const char *burst_isa_name(burst_isa isa) { return lao_isa_name(isa); }
 
-int burst_isa_supported(burst_isa isa) {
-    return lao_isa_built(isa) && base_cpu_runs(isa);
-}
+int burst_isa_supported(burst_isa isa) { return lao_isa_built(isa) && base_cpu_runs(isa); }
 
 burst_status burst_plan_create(const burst_problem *problem, burst_transport *transport, const burst_options *options,
                                burst_plan **plan) {
@@ -20,9 +16,7 @@ burst_status burst_plan_create(const burst_problem *problem, burst_transport *tr
     return status == BURST_OK ? plan_create(&request, plan) : status;
 }
 
-void burst_plan_free(burst_plan *plan) {
-    plan_free(plan);
-}
+void burst_plan_free(burst_plan *plan) { plan_free(plan); }
 
 size_t burst_plan_describe(const burst_plan *plan, char *text, size_t size) {
     if (plan) return plan_describe(plan, text, size);
@@ -30,31 +24,22 @@ size_t burst_plan_describe(const burst_plan *plan, char *text, size_t size) {
     return 0;
 }
 
-size_t burst_plan_workspace_bytes(const burst_plan *plan) {
-    return plan ? plan_bytes(plan) : 0;
-}
+size_t burst_plan_workspace_bytes(const burst_plan *plan) { return plan ? plan_bytes(plan) : 0; }
 
-size_t burst_plan_stats_bytes(const burst_plan *plan) {
-    return plan ? lao_stats_bytes(plan->local) : 0;
-}
+size_t burst_plan_stats_bytes(const burst_plan *plan) { return plan ? lao_stats_bytes(plan->local) : 0; }
 
-int64_t burst_plan_pairs(const burst_plan *plan) {
-    return plan ? plan->pairs : 0;
-}
+int64_t burst_plan_pairs(const burst_plan *plan) { return plan ? plan->pairs : 0; }
 
-int burst_plan_threads(const burst_plan *plan) {
-    return plan ? plan->options.threads : 0;
-}
+int burst_plan_threads(const burst_plan *plan) { return plan ? plan->options.threads : 0; }
 
-burst_isa burst_plan_isa(const burst_plan *plan) {
-    return plan ? plan->options.isa : BURST_ISA_AUTO;
-}
+burst_isa burst_plan_isa(const burst_plan *plan) { return plan ? plan->options.isa : BURST_ISA_AUTO; }
 
 /* The workspace serves one call at a time; this also catches a progress callback that calls back into its plan. */
 static burst_status plan_enter(burst_plan *plan) {
     if (!plan) return base_fail(BURST_INVALID, "plan is NULL");
     if (atomic_exchange_explicit(&plan->busy, true, memory_order_acquire))
-        return base_fail(BURST_INVALID, "the plan is busy with another call: one call at a time, or one plan per thread");
+        return base_fail(BURST_INVALID,
+                         "the plan is busy with another call: one call at a time, or one plan per thread");
     return BURST_OK;
 }
 

@@ -15,14 +15,18 @@ burst_status options_check(const burst_options *options, plan_request *request);
 burst_status forward_check(const burst_plan *plan, const burst_forward_args *args, lao_forward_args *local);
 burst_status backward_check(const burst_plan *plan, const burst_backward_args *args, lao_backward_args *local);
 
-/* The bytes of a strided tensor: runs of `run` bytes at address + sum of index * stride. Empty if run or a count is 0. */
+/* The bytes of a strided tensor: runs of `run` bytes at address + sum of index * stride; empty if any count is 0. */
 typedef struct overlap_region {
     uintptr_t address;
     int64_t run;
     int64_t stride[3], count[3];
 } overlap_region;
 
-typedef enum overlap_answer { OVERLAP_NONE, OVERLAP_SHARED, OVERLAP_UNKNOWN /* too much work to tell */ } overlap_answer;
+typedef enum overlap_answer {
+    OVERLAP_NONE,
+    OVERLAP_SHARED,
+    OVERLAP_UNKNOWN /* too much work to tell */
+} overlap_answer;
 
 /* Exact: is there a byte that both have? that one has twice? */
 overlap_answer overlap_between(const overlap_region *a, const overlap_region *b);

@@ -23,14 +23,12 @@ typedef struct table {
     named_region entries[REGIONS_MAX];
 } table;
 
-static void refuse_null(table *t, const char *name) {
-    t->status = base_fail(BURST_INVALID, "%s is NULL", name);
-}
+static void refuse_null(table *t, const char *name) { t->status = base_fail(BURST_INVALID, "%s is NULL", name); }
 
 static bool is_aligned(table *t, const char *name, const void *data, size_t alignment) {
     if ((uintptr_t)data % alignment == 0) return true;
-    t->status = base_fail(BURST_INVALID, "%s is misaligned: its address %p must be a multiple of %zu", name, data,
-                          alignment);
+    t->status =
+        base_fail(BURST_INVALID, "%s is misaligned: its address %p must be a multiple of %zu", name, data, alignment);
     return false;
 }
 
@@ -70,8 +68,8 @@ static void add_tensor(table *t, const char *name, role kind, const burst_output
     const size_t element = dtype_bytes(t->shape->dtype);
     if (given->batch_stride < 0 || given->token_stride < 0 || given->head_stride < 0) {
         t->status = base_fail(BURST_INVALID,
-                              "%s has strides %" PRId64 ", %" PRId64 ", %" PRId64 ": negative ones are not allowed", name,
-                              given->batch_stride, given->token_stride, given->head_stride);
+                              "%s has strides %" PRId64 ", %" PRId64 ", %" PRId64 ": negative ones are not allowed",
+                              name, given->batch_stride, given->token_stride, given->head_stride);
         return;
     }
     *result = resolve_strides(given, size);
@@ -129,12 +127,15 @@ static void add_sink(table *t, const void *sink, const void *d_sink) {
 static burst_status judge(overlap_answer answer, const named_region *output, const named_region *other) {
     const bool self = output == other;
     if (answer == OVERLAP_UNKNOWN)
-        return base_fail(BURST_UNSUPPORTED, "the strides of %s are too intricate to tell whether it shares elements with %s",
-                         output->name, self ? "itself" : other->name);
+        return base_fail(BURST_UNSUPPORTED,
+                         "the strides of %s are too intricate to tell whether it shares elements with %s", output->name,
+                         self ? "itself" : other->name);
     if (answer == OVERLAP_SHARED && self)
-        return base_fail(BURST_INVALID, "%s overlaps itself: its strides put two elements at one address", output->name);
+        return base_fail(BURST_INVALID, "%s overlaps itself: its strides put two elements at one address",
+                         output->name);
     if (answer == OVERLAP_SHARED)
-        return base_fail(BURST_INVALID, "%s shares elements with %s: an output must stand apart", output->name, other->name);
+        return base_fail(BURST_INVALID, "%s shares elements with %s: an output must stand apart", output->name,
+                         other->name);
     return BURST_OK;
 }
 
@@ -153,16 +154,15 @@ static burst_status check_overlaps(const table *t) {
     return BURST_OK;
 }
 
-static burst_status finish(const table *t) {
-    return t->status == BURST_OK ? check_overlaps(t) : t->status;
-}
+static burst_status finish(const table *t) { return t->status == BURST_OK ? check_overlaps(t) : t->status; }
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 static burst_status check_pass(const burst_plan *plan, unsigned pass, const void *args) {
     if (!args) return base_fail(BURST_INVALID, "args is NULL");
     if (plan->options.passes & pass) return BURST_OK;
-    return base_fail(BURST_INVALID, "the plan was made for %s only", pass == BURST_PASS_FORWARD ? "backward" : "forward");
+    return base_fail(BURST_INVALID, "the plan was made for %s only",
+                     pass == BURST_PASS_FORWARD ? "backward" : "forward");
 }
 
 burst_status forward_check(const burst_plan *plan, const burst_forward_args *args, lao_forward_args *local) {

@@ -23,13 +23,9 @@ typedef struct search {
     long steps;
 } search;
 
-static wide floor_divide(wide a, wide b) {
-    return a / b - (a % b < 0);
-}
+static wide floor_divide(wide a, wide b) { return a / b - (a % b < 0); }
 
-static wide ceiling_divide(wide a, wide b) {
-    return a / b + (a % b > 0);
-}
+static wide ceiling_divide(wide a, wide b) { return a / b + (a % b > 0); }
 
 static wide common_divisor(wide a, wide b) {
     while (b != 0) {

@@ -1,6 +1,6 @@
 /* problem.c - knows what a meaningful problem and meaningful options are, and what the defaults stand for.
- * One idea: everything is refused here, with a sentence, before a byte is allocated; whatever passes, every folder below
- * may rely on. Does not look at tensors: see arguments.c. */
+ * One idea: everything is refused here, with a sentence, before a byte is allocated; on whatever passes, every folder
+ * below may rely. Does not look at tensors: see arguments.c. */
 #include "api.h"
 
 #include <float.h>
@@ -22,9 +22,7 @@ size_t dtype_bytes(burst_dtype dtype) {
     return 0;
 }
 
-size_t dtype_sum_bytes(burst_dtype dtype) {
-    return dtype == BURST_F64 ? sizeof(double) : sizeof(float);
-}
+size_t dtype_sum_bytes(burst_dtype dtype) { return dtype == BURST_F64 ? sizeof(double) : sizeof(float); }
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
@@ -51,7 +49,8 @@ static burst_status check_tokens(const char *name, int64_t tokens) {
 static burst_status check_product(const char *name, int64_t batch, int64_t tokens, int64_t heads, int64_t dim,
                                   size_t bytes) {
     ptrdiff_t total;
-    if (!__builtin_mul_overflow(batch, heads, &total) && !__builtin_mul_overflow(total, tokens > 0 ? tokens : 1, &total) &&
+    if (!__builtin_mul_overflow(batch, heads, &total) &&
+        !__builtin_mul_overflow(total, tokens > 0 ? tokens : 1, &total) &&
         !__builtin_mul_overflow(total, dim, &total) && !__builtin_mul_overflow(total, (ptrdiff_t)bytes, &total))
         return BURST_OK;
     return base_fail(BURST_INVALID,
@@ -93,11 +92,11 @@ static burst_status check_scores(const lao_shape *s, const burst_problem *proble
     if (!isfinite(s->scale) || fabs(s->scale) > largest)
         return base_fail(BURST_INVALID, "scale is %g: must be finite, at most %g", s->scale, largest);
     if (!isfinite(s->softcap) || s->softcap < 0 || s->softcap > largest || (s->softcap > 0 && s->softcap < least))
-        return base_fail(BURST_INVALID, "softcap is %g: must be 0 (none) or positive, %g to %g", s->softcap, least, largest);
+        return base_fail(BURST_INVALID, "softcap is %g: must be 0 (none) or positive, %g to %g", s->softcap, least,
+                         largest);
     if (problem->sink != 0 && problem->sink != 1)
         return base_fail(BURST_INVALID, "sink is %d: expected 0 or 1", problem->sink);
-    if (problem->bias)
-        return base_fail(BURST_UNSUPPORTED, "a dense additive bias is not supported: bias must be NULL");
+    if (problem->bias) return base_fail(BURST_UNSUPPORTED, "a dense additive bias is not supported: bias must be NULL");
     if (s->alibi && (uintptr_t)s->alibi % _Alignof(float) != 0)
         return base_fail(BURST_INVALID, "alibi is misaligned: must be a multiple of %zu bytes", _Alignof(float));
     for (int64_t h = 0; s->alibi && h < s->q_heads; h++)
@@ -113,8 +112,9 @@ static burst_status check_mask(const lao_shape *s, const burst_mask *mask) {
                          "the mask is for %" PRId64 " x %" PRId64 " tokens, the problem has %" PRId64 " x %" PRId64,
                          mask->q_tokens, mask->k_tokens, s->q_tokens, s->k_tokens);
     if (mask->batch > 0 && mask->batch != s->batch)
-        return base_fail(BURST_INVALID, "the mask has lengths for %" PRId64 " batch rows, the problem has batch %" PRId64,
-                         mask->batch, s->batch);
+        return base_fail(BURST_INVALID,
+                         "the mask has lengths for %" PRId64 " batch rows, the problem has batch %" PRId64, mask->batch,
+                         s->batch);
     return BURST_OK;
 }
 
@@ -168,8 +168,8 @@ burst_status options_check(const burst_options *options, plan_request *request) 
     request->local = (lao_options){
         .threads = o->threads == 0 ? base_cores() : o->threads,
         .passes = o->passes == 0 ? both : o->passes,
-        .q_tile = o->q_tile,
-        .k_tile = o->k_tile,
+        .q_tile = o->q_tile < PLAN_TOKENS_MAX ? o->q_tile : PLAN_TOKENS_MAX, /* more than all is all */
+        .k_tile = o->k_tile < PLAN_TOKENS_MAX ? o->k_tile : PLAN_TOKENS_MAX,
         .memory_limit = o->memory_limit == 0 ? SIZE_MAX : o->memory_limit,
     };
     request->progress = o->progress;

@@ -1,5 +1,5 @@
 /* test_mask.c - every mask builder against the predicate of burst.h, written out by brute force over small sizes: the
- * slices allow exactly the pairs that the predicate allows, each in one slice only, and the count of pairs is theirs. */
+ * slices allow exactly the pairs that the predicate allows, each in one slice only, and the count of pairs is right. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -262,9 +262,7 @@ static burst_slice random_slice(int64_t nq, int64_t nk) {
 
 static picture raw;
 
-static bool raw_allows(int64_t q, int64_t k) {
-    return raw.times[q][k] > 0;
-}
+static bool raw_allows(int64_t q, int64_t k) { return raw.times[q][k] > 0; }
 
 /* Slices are drawn until one overlaps those before: accepted up to there, refused with it, both in a random order. */
 static void test_slices(void **state) {

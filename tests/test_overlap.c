@@ -27,8 +27,7 @@ static int mark(const overlap_region *r, unsigned char *bytes) {
         for (int64_t j = 0; j < r->count[1]; j++)
             for (int64_t k = 0; k < r->count[2]; k++)
                 for (int64_t x = 0; x < r->run; x++) {
-                    unsigned char *at =
-                        bytes + r->address + i * r->stride[0] + j * r->stride[1] + k * r->stride[2] + x;
+                    unsigned char *at = bytes + r->address + i * r->stride[0] + j * r->stride[1] + k * r->stride[2] + x;
                     if (*at < 255) ++*at;
                     if (*at > most) most = *at;
                 }

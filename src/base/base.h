@@ -16,8 +16,8 @@ burst_status base_fail(burst_status status, const char *format, ...) __attribute
 /* The struct_size of a struct that the caller filled, against the size this library knows. */
 burst_status base_check_struct(const char *name, size_t given, size_t known);
 
-/* 64-byte aligned, not cleared; NULL on failure (no sentence set). bytes may be 0. Counted, so that tests can ask what is
- * still allocated and make the k-th allocation fail. */
+/* 64-byte aligned, not cleared; NULL on failure (no sentence set). bytes may be 0. Counted, so that tests can ask what
+ * is still allocated and make the k-th allocation fail. */
 void *base_alloc(size_t bytes);
 void base_free(void *memory);
 /* Tests only: the k-th allocation from now on fails (1 = the next), all others succeed; 0 switches it off. */

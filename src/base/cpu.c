@@ -19,13 +19,9 @@ static bool runs_avx512(void) {
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 #else
-static bool runs_avx2(void) {
-    return false;
-}
+static bool runs_avx2(void) { return false; }
 
-static bool runs_avx512(void) {
-    return false;
-}
+static bool runs_avx512(void) { return false; }
 #endif
 
 bool base_cpu_runs(burst_isa isa) {

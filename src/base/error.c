@@ -33,13 +33,11 @@ burst_status base_check_struct(const char *name, size_t given, size_t known) {
         return base_fail(BURST_UNSUPPORTED,
                          "struct_size %zu of %s is larger than this library knows (%zu): built against a newer burst.h",
                          given, name, known);
-    return base_fail(BURST_INVALID, "struct_size %zu of %s is no size that %s ever had: expected %zu", given, name, name,
-                     known);
+    return base_fail(BURST_INVALID, "struct_size %zu of %s is no size that %s ever had: expected %zu", given, name,
+                     name, known);
 }
 
-const char *burst_last_error(void) {
-    return sentence;
-}
+const char *burst_last_error(void) { return sentence; }
 
 const char *burst_status_name(burst_status status) {
     switch (status) {

@@ -1,6 +1,6 @@
 /* memory.c - knows every byte the library holds, and how to multiply sizes without overflow.
  * One idea: each block is preceded by one cache line that remembers its size, so that freeing can count; tests read the
- * counters and make the k-th allocation fail. Blocks end exactly at their last byte: a sanitizer sees the first byte past.
+ * counters and make the k-th allocation fail. Blocks end exactly at their last byte: a sanitizer sees the next one.
  * Price: 64 bytes per block. Does not clear, resize or pool. */
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -45,17 +45,11 @@ void base_free(void *memory) {
     free(block);
 }
 
-void base_fail_allocation(int64_t k) {
-    atomic_store(&until_failure, k);
-}
+void base_fail_allocation(int64_t k) { atomic_store(&until_failure, k); }
 
-int64_t base_live_allocations(void) {
-    return atomic_load(&live_allocations);
-}
+int64_t base_live_allocations(void) { return atomic_load(&live_allocations); }
 
-int64_t base_live_bytes(void) {
-    return atomic_load(&live_bytes);
-}
+int64_t base_live_bytes(void) { return atomic_load(&live_bytes); }
 
 bool base_multiply(size_t a, size_t b, size_t *result) {
     size_t product;

@@ -1,6 +1,6 @@
 /* gao.c - knows how a call goes: start, compute the rounds, tell progress, stop when cancelled.
- * One idea: what the caller wants to hear (rarely, never backwards, 1 at the end) is made here from the local attention's
- * pulse, so that the code between tiles stays a bare clock tick.
+ * One idea: what the caller wants to hear (rarely, never backwards, 1 at the end) is made here from the local
+ * attention's pulse, so that the code between tiles stays a bare clock tick.
  * Does not know tiles, masks or checks. */
 #include "gao.h"
 

@@ -95,15 +95,16 @@ static void work_on(backward_queue *queue, int thread) {
         if (!some) return;
         const lao_line line = {turn, local->passed + t.slot * local->key_tiles};
         char *partial = local->partials + (size_t)(t.block * cut->chunks + t.chunk) * local->partial_stride;
-        double *d_sink = local->shape.sink && t.chunk == 0 ? local->d_sink + t.block * cut->heads : NULL;
+        double *d_sink = local->d_sink + (t.block * cut->chunks + t.chunk) * cut->heads;
         local->kernels->backward(local, queue->args, &block, work, cut->chunks > 1 ? partial : NULL,
-                                 local->sums + (size_t)t.slot * local->sums_stride, &line, d_sink, queue->run);
+                                 local->sums + (size_t)t.slot * local->sums_stride, &line,
+                                 queue->args->d_sink ? d_sink : NULL, queue->run);
         if (t.nth >= queue->per_head - cut->chunks) write_keys(queue, &t, &block, work);
         __atomic_sub_fetch(&local->left[t.slot], 1, __ATOMIC_RELEASE);
     }
 }
 
-/* The partial sums of the blocks, in their order. */
+/* The partial sums of the blocks and chunks, in their order. */
 static void sum_sinks(const lao *local, const lao_backward_args *args) {
     const lao_shape *s = &local->shape;
     const lao_cut *cut = &local->backward;
@@ -113,7 +114,8 @@ static void sum_sinks(const lao *local, const lao_backward_args *args) {
         double total = 0;
         for (int64_t b = 0; b < s->batch && s->q_tokens; b++) {
             const int64_t first = ((b * s->kv_heads + g) * cut->head_tasks + head_task) * cut->tiles;
-            for (int64_t tile = 0; tile < cut->tiles; tile++) total += local->d_sink[(first + tile) * cut->heads + within];
+            for (int64_t n = first * cut->chunks; n < (first + cut->tiles) * cut->chunks; n++)
+                total += local->d_sink[n * cut->heads + within];
         }
         if (s->dtype == BURST_F64) {
             double *out = (double *)args->d_sink + h;
@@ -158,9 +160,9 @@ burst_status lao_backward(lao *local, const lao_backward_args *args) {
 #pragma omp for schedule(dynamic, 1)
             for (int64_t n = 0; n < heads * cut->head_tasks * cut->tiles; n++) {
                 const int64_t head = n / (cut->head_tasks * cut->tiles);
-                const lao_block block = lao_block_of(local, cut, head / local->shape.kv_heads,
-                                                     head % local->shape.kv_heads, n / cut->tiles % cut->head_tasks,
-                                                     n % cut->tiles, 0);
+                const lao_block block =
+                    lao_block_of(local, cut, head / local->shape.kv_heads, head % local->shape.kv_heads,
+                                 n / cut->tiles % cut->head_tasks, n % cut->tiles, 0);
                 local->kernels->backward_merge(local, args, &block, work,
                                                local->partials + (size_t)(n * cut->chunks) * local->partial_stride,
                                                local->partial_stride);

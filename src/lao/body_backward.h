@@ -1,18 +1,19 @@
 /* body_backward.h - one backward task: a block of rows against all its keys, key tile by key tile, five products:
- *   S = K Q^T, dP = V dO^T (lanes are rows), P = 2^(S c - m) / sum, dS = P (dP - D), dQ += dS K (lanes are rows),
+ *   S = K Q^T, dP = V dO^T (lanes are rows), P = BASE^((S - m) c) / sum, dS = P (dP - D), dQ += dS K (lanes are rows),
  *   dV += P^T dO, dK += dS^T Q (lanes are dims).
  * The queries' side is packed once per task. dQ belongs to the task; dK and dV are shared by the tasks of a kv head,
  * which add to a key tile one after the other in a fixed order (lao_line): no atomics on sums, the same bits always.
  * The scale is applied when gradients are written. */
 
 typedef struct backward_work {
-    real *qt, *dot;     /* Q and dO in panels, [panel][dim][lane] */
-    real *qr, *dor;     /* Q and dO as rows, [dim / KV_DIMS][row][KV_DIMS] */
-    real *dq;           /* [panel][dim][lane] */
-    real *m, *inv, *D;  /* the rows' statistics and rowsum(dO * O) */
-    real *k, *kg, *v;   /* the key tile: K rows, K groups, V rows */
+    real *qt, *dot;       /* Q and dO in panels, [panel][dim][lane] */
+    real *qr, *dor;       /* Q and dO as rows, [dim / KV_DIMS][row][KV_DIMS] */
+    real *dq;             /* [panel][dim][lane] */
+    real *m, *inv, *D;    /* the rows' statistics and rowsum(dO * O) */
+    real *weight;         /* sum over keys of P * dP so far: with a sink, in 16 bits */
+    real *k, *kg, *v;     /* the key tile: K rows, K groups, V rows */
     real *s, *dp, *slope; /* one panel's scores, dP and softcap derivative */
-    real *p, *ds;       /* [panel][key][lane] */
+    real *p, *ds;         /* [panel][key][lane] */
     real *row, *old, *top, *one;
     int64_t *low, *high; /* keys of the tile that a panel meets */
     int32_t *bad_keys, *bad_rows;
@@ -36,6 +37,7 @@ static size_t backward_carve(const lao *local, char *base, backward_work *w) {
     w->m = carve(&c, rows, sizeof(real));
     w->inv = carve(&c, rows, sizeof(real));
     w->D = carve(&c, rows, sizeof(real));
+    w->weight = carve(&c, rows, sizeof(real));
     w->k = carve(&c, slack * d, sizeof(real));
     w->kg = carve(&c, keys * lao_round_up(d, GROUP), sizeof(real));
     w->v = carve(&c, slack * dv, sizeof(real));
@@ -85,91 +87,132 @@ static void spread_row(const real *row, bool finite, int64_t dims, int64_t rows,
     }
 }
 
-/* m, 1 / sum and D of every row; packs Q and dO; what the sinks of the block's heads get. */
-static void backward_rows(const lao *local, const lao_backward_args *args, const lao_block *block, backward_work *w,
-                          double *d_sink) {
+/* D = rowsum(dO * O), summed dim by dim as the products sum dP: a row that sees one key then has dS = 0 exactly.
+ * o: scratch for the panels of O. */
+KERNEL void row_dots(const lao_block *block, int64_t dv, const real *o, backward_work *w) {
+    const panels p = panels_of(block);
+    for (int64_t index = 0; index < p.count; index++) {
+        const int nv = panel_vectors(p, index);
+        for (int v = 0; v < nv; v++) {
+            vf sum = v_set(0);
+            for (int64_t x = 0; x < dv; x++) {
+                const int64_t at = index * PANEL * dv + (x * nv + v) * LANES;
+                sum = v_fma(v_load(o + at), v_load(w->dot + at), sum);
+            }
+            v_store(w->D + index * PANEL + v * LANES, sum);
+        }
+    }
+}
+
+/* The row's (m, 1 / sum), from statistics or from lse; what rounding takes from m is given to 1 / sum. */
+static void row_stats(const lao *local, const lao_backward_args *args, int64_t at, real *m, real *inverse) {
+    const double c = score_factor(local);
+    *m = 0, *inverse = 0;
+    if (args->stats) {
+        *m = ((const real *)args->stats)[2 * at], *inverse = ((const real *)args->stats)[2 * at + 1];
+    } else if (((const real *)args->lse)[at] != -(real)INFINITY) { /* else the row saw nothing */
+        const double lse = (double)((const real *)args->lse)[at] * UNIT;
+        *m = (real)(lse / c), *inverse = (real)base_exp((double)*m * c - lse);
+    }
+}
+
+/* Statistics and D of every row; packs Q and dO. */
+static void backward_rows(const lao *local, const lao_backward_args *args, const lao_block *block, backward_work *w) {
     const panels p = panels_of(block);
     const burst_dtype dtype = local->shape.dtype;
     const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, all = p.count * PANEL;
-    if (d_sink)
-        for (int64_t h = 0; h < block->heads; h++) d_sink[h] = 0;
+    pack_panels(block, &args->q, dtype, d, local->shape.scale < 0 ? -1 : 1, w->row, w->qt);
+    pack_panels(block, &args->d_o, dtype, dv, 1, w->row, w->dot);
+    pack_panels(block, &args->o, dtype, dv, 1, w->row, w->dor);
+    row_dots(block, dv, w->dor, w);
+    memset(w->dq, 0, (size_t)(all * lao_round_up(d, GROUP)) * sizeof(real));
     w->bad_row_count = 0;
     for (int64_t r = 0; r < all; r++) {
-        w->m[r] = w->inv[r] = w->D[r] = 0;
-        memset(w->row, 0, (size_t)lao_max(d, dv) * sizeof(real));
+        w->m[r] = w->inv[r] = w->weight[r] = 0;
         if (r >= p.rows) {
-            spread_row(w->row, true, d, all, r, w->qr);
-            spread_row(w->row, true, dv, all, r, w->dor);
+            spread_row(w->row, false, d, all, r, w->qr);
+            spread_row(w->row, false, dv, all, r, w->dor);
             continue;
         }
         const int64_t h = row_head(block, r), i = row_query(block, r);
-        const int64_t at = (block->b * local->shape.q_heads + h) * local->shape.q_tokens + i;
-        row_load(dtype, tensor_row(&args->o, dtype, block->b, i, h), dv, w->old);
-        row_load(dtype, tensor_row(&args->d_o, dtype, block->b, i, h), dv, w->row);
-        double dot = 0;
-        for (int64_t x = 0; x < dv; x++) dot += (double)w->row[x] * (double)w->old[x];
-        bool finite = row_finite(w->row, dv);
+        row_stats(local, args, (block->b * local->shape.q_heads + h) * local->shape.q_tokens + i, &w->m[r], &w->inv[r]);
         row_load(dtype, tensor_row(&args->q, dtype, block->b, i, h), d, w->old);
-        finite = row_finite(w->old, d) && finite;
+        row_load(dtype, tensor_row(&args->d_o, dtype, block->b, i, h), dv, w->row);
+        const bool finite = row_finite(w->old, d) && row_finite(w->row, dv);
         if (!finite) w->bad_rows[w->bad_row_count++] = (int32_t)r;
-        spread_row(w->row, finite, dv, all, r, w->dor);
         spread_row(w->old, finite, d, all, r, w->qr);
-        double m, inverse;
-        if (args->stats) {
-            const real *stats = (const real *)args->stats + 2 * at;
-            m = (double)stats[0], inverse = (double)stats[1];
-        } else {
-            m = (double)((const real *)args->lse)[at] * 1.4426950408889634, inverse = 1;
-            if (m == -INFINITY) m = 0, inverse = 0; /* the row saw nothing */
-        }
-        w->m[r] = (real)m, w->inv[r] = (real)inverse, w->D[r] = (real)dot;
-        if (d_sink && local->shape.sink && inverse != 0) {
-            const double sink = (double)((const real *)args->sink)[h] * 1.4426950408889634;
-            d_sink[h - block->h0] -= exp2(sink - m) * inverse * dot;
-        }
+        spread_row(w->row, finite, dv, all, r, w->dor);
     }
-    pack_panels(block, &args->q, dtype, d, local->shape.scale < 0 ? -1 : 1, w->row, w->qt);
-    pack_panels(block, &args->d_o, dtype, dv, 1, w->row, w->dot);
-    memset(w->dq, 0, (size_t)(all * lao_round_up(d, GROUP)) * sizeof(real));
+}
+
+/* d_sink of the block's heads: -sum over rows of e^(sink - lse) * D. Here D is taken anew, more exactly: in double from O,
+ * once (with the first keys); or, since O in 16 bits is too coarse, as the sum over keys of P * dP. */
+static void sink_gradients(const lao *local, const lao_backward_args *args, const lao_block *block, backward_work *w,
+                           double *d_sink) {
+    const double c = score_factor(local);
+    const burst_dtype dtype = local->shape.dtype;
+    const int64_t dv = local->shape.value_dim;
+    for (int64_t h = 0; h < block->heads; h++) d_sink[h] = 0;
+    for (int64_t r = 0; r < block->heads * block->ni; r++) {
+        const int64_t h = row_head(block, r), i = row_query(block, r);
+        const double sink = (double)((const real *)args->sink)[h] * UNIT;
+        double dot = 0;
+        if (w->inv[r] == 0) continue;
+        if (dtype == BURST_BF16 || dtype == BURST_F16) {
+            dot = (double)w->weight[r];
+        } else if (block->j0 == 0) {
+            row_load(dtype, tensor_row(&args->o, dtype, block->b, i, h), dv, w->old);
+            row_load(dtype, tensor_row(&args->d_o, dtype, block->b, i, h), dv, w->row);
+            for (int64_t x = 0; x < dv; x++) dot += (double)w->row[x] * (double)w->old[x];
+        }
+        d_sink[h - block->h0] -= base_exp(sink - (double)w->m[r] * c) * (double)w->inv[r] * dot;
+    }
 }
 
 /* s, dp -> P, dS for n keys of one panel. With r: only where a lane sees the key (j counts from `origin` of the tile);
- * the rest of P and dS is left as it is. derivative NULL: no softcap. */
+ * the rest of P and dS is left as it is. derivative NULL: no softcap. total NULL, or += sum over keys of P * dP. */
 INLINE void probabilities_body(const int nv, int64_t n, const real *restrict s, const real *restrict dp, real c,
                                const real *restrict m, const real *restrict inv, const real *restrict D,
                                const real *restrict derivative, real *restrict p, real *restrict ds, const reach *r,
-                               int64_t origin) {
-    const vf factor = v_set(c);
-    vf ref[PANEL_VECTORS], weight[PANEL_VECTORS], shift[PANEL_VECTORS];
+                               int64_t origin, real *restrict total) {
+    const vf factor = v_set(c), least = v_set(-127 / c);
+    vf ref[PANEL_VECTORS], weight[PANEL_VECTORS], shift[PANEL_VECTORS], sum[PANEL_VECTORS];
     for (int v = 0; v < nv; v++) {
-        ref[v] = v_sub(v_set(0), v_load(m + v * LANES));
+        ref[v] = v_load(m + v * LANES);
         weight[v] = v_load(inv + v * LANES);
         shift[v] = v_load(D + v * LANES);
+        sum[v] = total ? v_load(total + v * LANES) : v_set(0);
     }
     for (int64_t j = 0; j < n; j++) {
         for (int v = 0; v < nv; v++) {
             const int64_t at = (j * nv + v) * LANES;
-            vf a = v_mul(v_exp2(v_fma(v_load(s + at), factor, ref[v])), weight[v]);
-            vf b = v_mul(a, v_sub(v_load(dp + at), shift[v]));
+            const vf up = v_load(dp + at);
+            vf a = v_mul(v_power_of(v_sub(v_load(s + at), ref[v]), factor, least), weight[v]);
+            vf b = v_mul(a, v_sub(up, shift[v]));
             if (derivative) b = v_mul(b, v_load(derivative + at));
             if (r) {
                 const vm seen = v_between(v_load_int(r->first + v * LANES), v_set_int((int32_t)(origin + j)),
                                           v_load_int(r->last + v * LANES));
+                if (total) sum[v] = v_select(seen, v_fma(a, up, sum[v]), sum[v]);
                 a = v_select(seen, a, v_load(p + at));
                 b = v_select(seen, b, v_load(ds + at));
+            } else if (total) {
+                sum[v] = v_fma(a, up, sum[v]);
             }
             v_store(p + at, a);
             v_store(ds + at, b);
         }
     }
+    for (int v = 0; v < nv && total; v++) v_store(total + v * LANES, sum[v]);
 }
 KERNEL void probabilities_3(int64_t n, const real *s, const real *dp, real c, const real *m, const real *inv,
                             const real *D, real *p, real *ds) {
-    probabilities_body(3, n, s, dp, c, m, inv, D, NULL, p, ds, NULL, 0);
+    probabilities_body(3, n, s, dp, c, m, inv, D, NULL, p, ds, NULL, 0, NULL);
 }
 KERNEL void probabilities(int nv, int64_t n, const real *s, const real *dp, real c, const real *m, const real *inv,
-                          const real *D, const real *derivative, real *p, real *ds, const reach *r, int64_t origin) {
-    probabilities_body(nv, n, s, dp, c, m, inv, D, derivative, p, ds, r, origin);
+                          const real *D, const real *derivative, real *p, real *ds, const reach *r, int64_t origin,
+                          real *total) {
+    probabilities_body(nv, n, s, dp, c, m, inv, D, derivative, p, ds, r, origin, total);
 }
 
 /* One panel against the packed key tile: P and dS of keys from .. to-1 of the tile (whole scatter steps), dQ. */
@@ -213,12 +256,13 @@ static void backward_panel(const lao *local, const lao_backward_args *args, cons
             if (met > 1) scores(nv, m, d, w->qt + row * d, w->k + r.begin * d, d, w->s + skip, w->top);
             modify(local, nv, m, w->s + skip, local->shape.alibi ? &alibi : NULL, slope ? slope + skip : NULL);
         }
-        if (r.full && !slope && nv == 3) {
-            probabilities_3(m, w->s + skip, w->dp + skip, score_factor(local), w->m + row, w->inv + row, w->D + row,
-                            prob + at, ds + at);
+        const real c = (real)score_factor(local);
+        real *total = args->d_sink && dtype_bytes(local->shape.dtype) == 2 ? w->weight + row : NULL;
+        if (r.full && !slope && !total && nv == 3) {
+            probabilities_3(m, w->s + skip, w->dp + skip, c, w->m + row, w->inv + row, w->D + row, prob + at, ds + at);
         } else {
-            probabilities(nv, m, w->s + skip, w->dp + skip, score_factor(local), w->m + row, w->inv + row, w->D + row,
-                          slope ? slope + skip : NULL, prob + at, ds + at, r.full ? NULL : &r, r.begin);
+            probabilities(nv, m, w->s + skip, w->dp + skip, c, w->m + row, w->inv + row, w->D + row,
+                          slope ? slope + skip : NULL, prob + at, ds + at, r.full ? NULL : &r, r.begin, total);
         }
     }
     if (!args->d_q.data) return;
@@ -292,6 +336,22 @@ static bool wait_turn(const int32_t *passed, int32_t turn, lao_run *run) {
     return true;
 }
 
+/* K groups from K rows of the tile, keys begin .. end-1; returns how many are not finite. */
+static int64_t group_keys(const lao *local, int64_t begin, int64_t end, backward_work *w) {
+    const int64_t d = local->shape.head_dim, padded = lao_round_up(d, GROUP), jump = local->backward.k_tile * GROUP;
+    int64_t bad = 0;
+    for (int64_t x = d; x < padded; x++) w->row[x] = 0;
+    for (int64_t j = begin; j < end; j++) {
+        const real *row = w->k + j * d;
+        if (d != padded) {
+            memcpy(w->row, row, (size_t)d * sizeof *row);
+            row = w->row;
+        }
+        if (!group_row(row, padded, w->kg + j * GROUP, jump)) w->bad_keys[bad++] = (int32_t)j;
+    }
+    return bad;
+}
+
 static void backward_tile(const lao *local, const lao_backward_args *args, const lao_block *block, int64_t t,
                           void *sums, const lao_line *line, backward_work *w, lao_run *run) {
     const panels p = panels_of(block);
@@ -299,25 +359,27 @@ static void backward_tile(const lao *local, const lao_backward_args *args, const
     const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, tile = local->backward.k_tile;
     const int64_t first = t * tile, last = lao_min(first + tile, local->shape.k_tokens);
     int64_t begin, end;
-    const size_t count = active_rects(block, lao_max(first, block->j0), lao_min(last, block->j1), w->active, &begin,
-                                      &end);
+    const size_t count =
+        active_rects(block, lao_max(first, block->j0), lao_min(last, block->j1), w->active, &begin, &end);
     const int64_t from = (begin - first) / KV_ROWS * KV_ROWS, to = lao_round_up(end - first, KV_ROWS);
     int64_t bad = 0;
     pack_keys(block, &args->k, dtype, d, begin, end, w->k + (begin - first) * d, d);
     pack_keys(block, &args->v, dtype, dv, begin, end, w->v + (begin - first) * dv, dv);
-    if (args->d_q.data) {
-        bad = pack_groups(block, &args->k, dtype, d, begin, end, w->row, w->kg + (begin - first) * GROUP, tile * GROUP,
-                          w->bad_keys);
-        for (int64_t n = 0; n < bad; n++) w->bad_keys[n] += (int32_t)(begin - first);
-    }
+    if (args->d_q.data) bad = group_keys(local, begin - first, end - first, w);
+    real *dk = sums_of_keys(local, sums, t), *dval = sums_of_values(local, sums, t);
+    const int64_t next_end = lao_min(last + tile, block->j1), some = (tile + p.count - 1) / p.count;
+    ahead soon[4] = {ahead_keys(block, &args->k, dtype, d, last, next_end),
+                     ahead_keys(block, &args->v, dtype, dv, last, next_end),
+                     ahead_of(dk, kv_pad(d) * (int64_t)sizeof(real), kv_pad(d) * (int64_t)sizeof(real), tile),
+                     ahead_of(dval, kv_pad(dv) * (int64_t)sizeof(real), kv_pad(dv) * (int64_t)sizeof(real), tile)};
     for (int64_t index = 0; index < p.count; index++) {
+        for (int n = 0; n < 4; n++) look_ahead(&soon[n], some);
         backward_panel(local, args, block, p, index, count, first, last - first, from, to, bad, w);
         lao_tick(run, (double)(lao_max(w->high[index] - w->low[index], 0) * panel_rows(p, index)));
         if (lao_stopped(run)) return;
     }
     if (!args->d_k.data && !args->d_v.data) return;
     if (!wait_turn(&line->passed[t], line->turn[t], run)) return;
-    real *dk = sums_of_keys(local, sums, t), *dval = sums_of_values(local, sums, t);
     if (line->turn[t] == 0) {
         memset(dk, 0, (size_t)(tile * kv_pad(d)) * sizeof(real));
         memset(dval, 0, (size_t)(tile * kv_pad(dv)) * sizeof(real));
@@ -348,14 +410,14 @@ static void backward_task(const lao *local, const lao_backward_args *args, const
     backward_carve(local, work, &w);
     if (partial) w.dq = partial;
     for (int lane = 0; lane < PANEL; lane++) w.one[lane] = 1, w.top[lane] = 0;
-    backward_rows(local, args, block, &w, d_sink);
-    if (!args->d_q.data && !args->d_k.data && !args->d_v.data) return;
+    backward_rows(local, args, block, &w);
     const int64_t tile = local->backward.k_tile;
     for (int64_t t = block->j0 / tile; t * tile < block->j1; t++) {
         if (line->turn[t] < 0) continue;
         backward_tile(local, args, block, t, sums, line, &w, run);
         if (lao_stopped(run)) return;
     }
+    if (d_sink) sink_gradients(local, args, block, &w, d_sink);
     if (!partial && args->d_q.data) backward_finish(local, args, block, &w);
 }
 

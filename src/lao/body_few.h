@@ -65,8 +65,8 @@ KERNEL void few_scores_f16(int64_t n, int64_t d, const real *q, const char *k, i
 #endif
 
 /* o[x] = o[x] * keep + sum over n keys of p[j] * v[j][x]; o is padded to whole vectors */
-INLINE void few_gather_body(const burst_dtype dtype, int64_t n, int64_t dv, const real *p, const char *v, int64_t stride,
-                            real keep, real *o) {
+INLINE void few_gather_body(const burst_dtype dtype, int64_t n, int64_t dv, const real *p, const char *v,
+                            int64_t stride, real keep, real *o) {
     enum { WIDE = 8 };
     const int64_t size = (int64_t)dtype_bytes(dtype);
     int64_t x = 0;
@@ -104,17 +104,21 @@ KERNEL void few_gather_f16(int64_t n, int64_t dv, const real *p, const char *v, 
 
 static void few_scores(burst_dtype dtype, int64_t n, int64_t d, const real *q, const char *k, int64_t stride, real *s) {
 #ifndef SIMD_F64
-    if (dtype == BURST_BF16) few_scores_bf16(n, d, q, k, stride, s);
-    else if (dtype == BURST_F16) few_scores_f16(n, d, q, k, stride, s);
+    if (dtype == BURST_BF16)
+        few_scores_bf16(n, d, q, k, stride, s);
+    else if (dtype == BURST_F16)
+        few_scores_f16(n, d, q, k, stride, s);
     else
 #endif
         (void)dtype, few_scores_32(n, d, q, k, stride, s);
 }
-static void few_gather(burst_dtype dtype, int64_t n, int64_t dv, const real *p, const char *v, int64_t stride, real keep,
-                       real *o) {
+static void few_gather(burst_dtype dtype, int64_t n, int64_t dv, const real *p, const char *v, int64_t stride,
+                       real keep, real *o) {
 #ifndef SIMD_F64
-    if (dtype == BURST_BF16) few_gather_bf16(n, dv, p, v, stride, keep, o);
-    else if (dtype == BURST_F16) few_gather_f16(n, dv, p, v, stride, keep, o);
+    if (dtype == BURST_BF16)
+        few_gather_bf16(n, dv, p, v, stride, keep, o);
+    else if (dtype == BURST_F16)
+        few_gather_f16(n, dv, p, v, stride, keep, o);
     else
 #endif
         (void)dtype, few_gather_32(n, dv, p, v, stride, keep, o);
@@ -122,26 +126,22 @@ static void few_gather(burst_dtype dtype, int64_t n, int64_t dv, const real *p, 
 
 /* n scores -> probabilities; lanes are keys. Returns what older sums are worth; m and sum are updated. */
 static real few_fold(const lao *local, int64_t n, real *s, const slopes *alibi, real *m, real *sum) {
-    const vf nothing = v_set(-(real)INFINITY);
-    real c = (real)(fabs(local->shape.scale) * 1.4426950408889634);
-    for (int64_t j = n; j < lao_round_up(n, LANES); j++) s[j] = -(real)INFINITY;
-    if (local->shape.softcap > 0 || alibi) {
+    const vf c = v_set((real)score_factor(local)), least = v_set(-127 / (real)score_factor(local));
+    if (local->shape.softcap > 0 || alibi)
         for (int64_t j = 0; j < n; j += LANES) modify_keys(local, s + j, j, alibi);
-        for (int64_t j = n; j < lao_round_up(n, LANES); j++) s[j] = -(real)INFINITY;
-        c = 1;
-    }
-    vf top = nothing;
+    for (int64_t j = n; j < lao_round_up(n, LANES); j++) s[j] = -(real)INFINITY;
+    vf top = v_set(-(real)INFINITY);
     for (int64_t j = 0; j < n; j += LANES) top = v_max(top, v_load(s + j));
     real lanes[LANES], now = *m;
     v_store(lanes, top);
     for (int l = 0; l < LANES; l++)
-        if (!(lanes[l] * c <= now)) now = lanes[l] * c;
-    const real ref = now > -(real)INFINITY ? now : 0;
-    v_store(lanes, v_exp2(v_set(*m - ref)));
+        if (!(lanes[l] <= now)) now = lanes[l];
+    const vf ref = v_set(now > -(real)INFINITY ? now : 0);
+    v_store(lanes, v_power_of(v_sub(v_set(*m), ref), c, least));
     const real keep = lanes[0];
     vf total = v_set(0);
     for (int64_t j = 0; j < n; j += LANES) {
-        const vf p = v_exp2(v_fma(v_load(s + j), v_set(c), v_set(-ref)));
+        const vf p = v_power_of(v_sub(v_load(s + j), ref), c, least);
         v_store(s + j, p);
         total = v_add(total, p);
     }
@@ -167,8 +167,8 @@ static void few_row(const lao *local, const lao_forward_args *args, const lao_bl
             alibi.slope[0] = alibi.slope[r];
         }
         const real keep = few_fold(local, n, w->score, local->shape.alibi ? &alibi : NULL, w->m + r, w->sum + r);
-        few_gather(dtype, n, local->shape.value_dim, w->score,
-                   tensor_row(&args->v, dtype, block->b, j, block->g), args->v.token * size, keep, o);
+        few_gather(dtype, n, local->shape.value_dim, w->score, tensor_row(&args->v, dtype, block->b, j, block->g),
+                   args->v.token * size, keep, o);
     }
 }
 

@@ -55,9 +55,10 @@ static size_t forward_partial(const lao *local) {
     return state_carve(local, NULL, &s);
 }
 
-static real score_factor(const lao *local) {
-    if (local->shape.softcap > 0 || local->shape.alibi) return 1; /* modify() has done it */
-    return (real)(fabs(local->shape.scale) * 1.4426950408889634);
+/* c: what makes a raw score an exponent. */
+static double score_factor(const lao *local) {
+    if (local->shape.softcap > 0 || local->shape.alibi) return UNIT; /* modify() has done the rest */
+    return fabs(local->shape.scale) * UNIT;
 }
 
 /* o += p * v for keys that are not finite, only in the rows that see them (see pack_groups). */
@@ -93,7 +94,7 @@ static void forward_panel(const lao *local, const lao_forward_args *args, const 
     }
     hide_edges(nv, w->score, r);
     if (modified || !r->full) top_of(nv, n, w->score, w->top);
-    fold(nv, n, w->score, score_factor(local), w->top, w->m + index * PANEL, w->sum + index * PANEL, w->keep);
+    fold(nv, n, w->score, (real)score_factor(local), w->top, w->m + index * PANEL, w->sum + index * PANEL, w->keep);
     real *o = w->o + index * PANEL * dv;
     gather(nv, n, dv, w->score, w->v + r->begin * GROUP, jump, o, w->keep);
     if (bad_count) {
@@ -102,19 +103,21 @@ static void forward_panel(const lao *local, const lao_forward_args *args, const 
     }
 }
 
-/* Writes o, lse and statistics of one row from its sums. The sink joins the row's sum here, once. */
+/* Writes o, lse and statistics of one row from its sums. The sink joins the row's sum here, once; a maximum that the sink
+ * raises is rounded first and everything then taken relative to it, so that backward sees the same numbers. */
 static void finish_row(const lao *local, const lao_forward_args *args, const lao_block *block, int64_t r, double m,
                        double sum, forward_work *w) {
     const int64_t h = row_head(block, r), i = row_query(block, r);
     const int64_t at = (block->b * local->shape.q_heads + h) * local->shape.q_tokens + i;
     const burst_dtype dtype = local->shape.dtype;
+    const double c = score_factor(local);
     double factor = 1;
     if (local->shape.sink) {
-        const double sink = (double)((const real *)args->sink)[h] * 1.4426950408889634;
-        const double top = sink > m ? sink : m;
+        const double sink = (double)((const real *)args->sink)[h] * UNIT;
+        const double top = sink > m * c ? (double)(real)(sink / c) : m;
         if (top > -INFINITY) {
-            factor = exp2(m - top);
-            sum = sum * factor + exp2(sink - top);
+            factor = base_exp((m - top) * c);
+            sum = sum * factor + base_exp(sink - top * c);
             m = top;
         }
     }
@@ -122,7 +125,7 @@ static void finish_row(const lao *local, const lao_forward_args *args, const lao
     const real weight = (real)(factor * inverse);
     for (int64_t x = 0; x < local->shape.value_dim; x++) w->row[x] *= weight;
     row_store(dtype, w->row, local->shape.value_dim, tensor_row(&args->o, dtype, block->b, i, h), false, w->old);
-    if (args->lse) ((real *)args->lse)[at] = (real)(sum == 0 ? -INFINITY : (m + log2(sum)) * 0.6931471805599453);
+    if (args->lse) ((real *)args->lse)[at] = (real)(sum == 0 ? -INFINITY : (m * c + base_log(sum)) / UNIT);
     if (args->stats) {
         real *stats = (real *)args->stats + 2 * at;
         stats[0] = (real)(sum == 0 ? 0 : m);
@@ -150,13 +153,17 @@ static void forward_panels(const lao *local, const lao_forward_args *args, const
     pack_panels(block, &args->q, dtype, d, local->shape.scale < 0 ? -1 : 1, w->row, w->q);
     for (int64_t first = block->j0; first < block->j1; first += tile) {
         int64_t begin, end;
-        const size_t count =
-            active_rects(block, first, lao_min(first + tile, block->j1), w->active, &begin, &end);
+        const size_t count = active_rects(block, first, lao_min(first + tile, block->j1), w->active, &begin, &end);
         if (!count) continue;
         pack_keys(block, &args->k, dtype, d, begin, end, w->k, d);
         const int64_t bad = pack_groups(block, &args->v, dtype, dv, begin, end, w->row, w->v, jump, w->bad);
+        const int64_t next = first + tile, next_end = lao_min(next + tile, block->j1);
+        ahead keys = ahead_keys(block, &args->k, dtype, d, next, next_end);
+        ahead values = ahead_keys(block, &args->v, dtype, dv, next, next_end);
         for (int64_t index = 0; index < p.count; index++) {
             double pairs = 0;
+            look_ahead(&keys, (tile + p.count - 1) / p.count);
+            look_ahead(&values, (tile + p.count - 1) / p.count);
             for (size_t n = 0; n < count; n++) {
                 const lao_rect *rect = &block->rects[w->active[n]];
                 reach r;
@@ -186,8 +193,10 @@ static void forward_task(const lao *local, const lao_forward_args *args, const l
     const panels p = panels_of(block);
     memset(w.o, 0, (size_t)(p.count * PANEL * lao_round_up(local->shape.value_dim, GROUP)) * sizeof(real));
     for (int64_t r = 0; r < p.count * PANEL; r++) w.m[r] = -(real)INFINITY, w.sum[r] = 0;
-    if (p.rows <= FEW_ROWS) forward_few(local, args, block, &w, run);
-    else forward_panels(local, args, block, &w, run);
+    if (p.rows <= FEW_ROWS)
+        forward_few(local, args, block, &w, run);
+    else
+        forward_panels(local, args, block, &w, run);
     if (!partial && !lao_stopped(run)) forward_finish(local, args, block, &w);
 }
 
@@ -198,6 +207,7 @@ static void forward_merge(const lao *local, const lao_forward_args *args, const 
     forward_carve(local, work, &w);
     const panels p = panels_of(block);
     const int64_t dv = lao_round_up(local->shape.value_dim, GROUP);
+    const vf c = v_set((real)score_factor(local)), least = v_set(-127 / (real)score_factor(local));
     for (int64_t chunk = 0; chunk < local->forward.chunks; chunk++) {
         forward_state part;
         state_carve(local, (char *)(uintptr_t)partials + (size_t)chunk * stride, &part);
@@ -207,7 +217,7 @@ static void forward_merge(const lao *local, const lao_forward_args *args, const 
                 const int64_t at = index * PANEL + v * LANES;
                 const vf old = chunk ? v_load(w.m + at) : v_set(-(real)INFINITY), new = v_load(part.m + at);
                 const vf top = v_max(old, new), ref = reference(top);
-                const vf keep = v_exp2(v_sub(old, ref)), add = v_exp2(v_sub(new, ref));
+                const vf keep = v_power_of(v_sub(old, ref), c, least), add = v_power_of(v_sub(new, ref), c, least);
                 const vf sum = chunk ? v_mul(v_load(w.sum + at), keep) : v_set(0);
                 v_store(w.m + at, top);
                 v_store(w.sum + at, v_fma(v_load(part.sum + at), add, sum));

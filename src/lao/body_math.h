@@ -8,40 +8,71 @@
 #define INLINE static inline __attribute__((always_inline))
 #define KERNEL static __attribute__((noinline))
 
+/* Exponents are kept in powers of BASE: 2 for f32, because 2^n is cheap there, e for f64, because libm is exact there.
+ * UNIT is log_BASE(e). */
 #ifdef SIMD_F64
-INLINE vf v_exp2(vf x) { return exp2(x); }
-INLINE vf v_tanh(vf x) { return tanh(x); }
+#define UNIT 1.0
+INLINE double base_exp(double x) { return exp(x); }
+INLINE double base_log(double x) { return log(x); }
+INLINE vf v_power_of(vf y, vf c, vf least) {
+    (void)least;
+    return exp(y * c);
+}
+INLINE vf v_tanh(vf x, vf *slope) {
+    const vf t = tanh(x), cosine = cosh(x);
+    *slope = 1 / (cosine * cosine);
+    return t;
+}
 #else
-/* 2^x for x <= 128. Round to n by adding 1.5 * 2^23 (+ 127, so that the low bits are the biased exponent), then a minimax
- * polynomial of degree 5 on [-1/2, 1/2] (Remez, relative error 7.5e-8; constant then set to 1, so 2^0 = 1 exactly).
- * Relative error <= 2.4e-7 for -126 <= x <= 128, exactly 0 for x < -126.5, NaN stays NaN (the order of max's operands). */
-INLINE vf v_exp2(vf x) {
+#define UNIT 1.4426950408889634
+#define EXP_DEGREE 5
+INLINE double base_exp(double x) { return exp2(x); }
+INLINE double base_log(double x) { return log2(x); }
+
+/* 2^(y c) for y c < 127.5; least = -127 / c. Round y c to n by adding 1.5 * 2^23 (+ 127, so that the low bits are the
+ * biased exponent); the rest y c - n has no rounding but its own (FMA); then a minimax polynomial on [-1/2, 1/2] (Remez;
+ * relative error 7.5e-8 in degree 5, 1.9e-9 in degree 6), its constant set to 1, so that 2^0 = 1 exactly.
+ * Relative error <= 2.5e-7 (degree 5) or 1.5e-7 for -126 <= y c < 127.5, exactly 0 for y c < -126.5, NaN stays NaN
+ * (the order of max's operands). */
+INLINE vf v_power_body(vf y, vf c, vf least, const int degree) {
     const vf magic = v_set(12582912.0f + 127.0f);
-    x = v_max(v_set(-127.0f), x);
-    const vf t = v_add(x, magic);
-    const vf f = v_sub(x, v_sub(t, magic));
-    vf p = v_fma(v_set(1.327647245e-3f), f, v_set(9.675540961e-3f));
-    p = v_fma(p, f, v_set(5.550713092e-2f));
-    p = v_fma(p, f, v_set(2.402212024e-1f));
-    p = v_fma(p, f, v_set(6.931469440e-1f));
+    y = v_max(least, y);
+    const vf t = v_add(v_mul(y, c), magic);
+    const vf f = v_fma(y, c, v_sub(magic, t));
+    vf p;
+    if (degree == 5) {
+        p = v_fma(v_set(1.327647245e-3f), f, v_set(9.675540961e-3f));
+        p = v_fma(p, f, v_set(5.550713092e-2f));
+        p = v_fma(p, f, v_set(2.402212024e-1f));
+        p = v_fma(p, f, v_set(6.931469440e-1f));
+    } else {
+        p = v_fma(v_set(1.53458121613e-4f), f, v_set(1.33999311772e-3f));
+        p = v_fma(p, f, v_set(9.61848895633e-3f));
+        p = v_fma(p, f, v_set(5.55032877711e-2f));
+        p = v_fma(p, f, v_set(2.40226468906e-1f));
+        p = v_fma(p, f, v_set(6.93147205737e-1f));
+    }
     p = v_fma(p, f, v_set(1.0f));
     return v_mul(p, v_power(t));
 }
+INLINE vf v_power_of(vf y, vf c, vf least) { return v_power_body(y, c, least, EXP_DEGREE); }
 
-/* tanh: below 0.625 an odd minimax polynomial (Remez, relative error 4.4e-9), above 1 - 2 / (e^2x + 1), whose absolute
- * error is that of exp2. Relative error <= 4e-7 everywhere; NaN stays NaN. */
-INLINE vf v_tanh(vf x) {
-    const vf a = v_abs(x), z = v_mul(x, x);
+/* tanh and its derivative. Below 0.625 an odd minimax polynomial (Remez, relative error 4.4e-9) and 1 - t^2, above
+ * 1 - u and u (2 - u) with u = 2 / (e^2x + 1): nothing cancels. Relative error <= 2e-7 everywhere; NaN stays NaN. */
+INLINE vf v_tanh(vf x, vf *slope) {
+    const vf a = v_abs(x), z = v_mul(x, x), one = v_set(1.0f), two = v_set(2.0f);
     vf p = v_fma(v_set(-5.704986789e-3f), z, v_set(2.06390870082e-2f));
     p = v_fma(p, z, v_set(-5.37397149859e-2f));
     p = v_fma(p, z, v_set(1.33314421964e-1f));
     p = v_fma(p, z, v_set(-3.33332819419e-1f));
     const vf small = v_fma(v_mul(p, z), x, x);
-    /* 2^40 and more is infinite for this purpose; the cap keeps exp2 in range */
-    const vf y = v_sub(v_set(0.0f), v_max(v_set(-40.0f), v_mul(a, v_set(-2.885390081777927f))));
-    const vf big = v_sub(v_set(1.0f), v_div(v_set(2.0f), v_add(v_exp2(y), v_set(1.0f))));
-    const vf signed_big = v_select(v_less(x, v_set(0.0f)), v_sub(v_set(0.0f), big), big);
-    return v_select(v_less(a, v_set(0.625f)), small, signed_big);
+    /* e^-2x instead of e^2x: it can only underflow, and u is then 0 as it should */
+    const vf e = v_power_body(v_sub(v_set(0.0f), a), v_set(2.885390081777927f), v_set(-44.0f), 6);
+    const vf u = v_div(v_mul(two, e), v_add(e, one));
+    const vf big = v_sub(one, u), signed_big = v_select(v_less(x, v_set(0.0f)), v_sub(u, one), big);
+    const vm is_small = v_less(a, v_set(0.625f));
+    *slope = v_select(is_small, v_sub(one, v_mul(small, small)), v_mul(u, v_sub(two, u)));
+    return v_select(is_small, small, signed_big);
 }
 #endif
 
@@ -121,4 +152,15 @@ KERNEL bool row_finite(const real *x, int64_t n) {
     for (int l = 0; l < LANES; l++) total += lanes[l];
     for (; i < n; i++) total += x[i] * 0;
     return total == 0;
+}
+
+/* n numbers, a multiple of the lanes: BASE^x and tanh */
+static void exp_of(int64_t n, const void *x, void *y) {
+    const vf least = v_set(-127);
+    for (int64_t i = 0; i < n; i += LANES)
+        v_store((real *)y + i, v_power_of(v_load((const real *)x + i), v_set(1), least));
+}
+static void tanh_of(int64_t n, const void *x, void *y) {
+    vf slope;
+    for (int64_t i = 0; i < n; i += LANES) v_store((real *)y + i, v_tanh(v_load((const real *)x + i), &slope));
 }

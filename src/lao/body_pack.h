@@ -47,8 +47,20 @@ KERNEL void pack_keys(const lao_block *block, const lao_tensor *t, burst_dtype d
     }
 }
 
-/* The same -> out[dim / GROUP][key][GROUP], dims padded with 0 (row: scratch of dims rounded up to GROUP).
- * A key that is not finite is packed as 0 and listed: 0 * NaN would reach rows that may not see it. */
+/* One row -> out[dim / GROUP][GROUP], dims padded with 0 behind the row (the caller's). A row that is not finite goes in
+ * as 0 and false is returned: 0 * NaN would reach rows that may not see it (see add_bad_keys). */
+INLINE bool group_row(const real *row, int64_t dims, real *out, int64_t jump) {
+    const bool finite = row_finite(row, dims);
+    for (int64_t x = 0; x < dims; x += GROUP, out += jump) {
+        if (finite)
+            memcpy(out, row + x, GROUP * sizeof *out);
+        else
+            memset(out, 0, GROUP * sizeof *out);
+    }
+    return finite;
+}
+
+/* Keys first .. last-1 -> out[dim / GROUP][key][GROUP]; bad: those that are not finite. row: scratch. */
 KERNEL int64_t pack_groups(const lao_block *block, const lao_tensor *t, burst_dtype dtype, int64_t dims, int64_t first,
                            int64_t last, real *row, real *out, int64_t jump, int32_t *bad) {
     const int64_t padded = lao_round_up(dims, GROUP);
@@ -56,24 +68,40 @@ KERNEL int64_t pack_groups(const lao_block *block, const lao_tensor *t, burst_dt
     for (int64_t x = dims; x < padded; x++) row[x] = 0;
     for (int64_t j = first; j < last; j++) {
         row_load(dtype, tensor_row(t, dtype, block->b, j, block->g), dims, row);
-        const bool finite = row_finite(row, dims);
-        real *to = out + (j - first) * GROUP;
-        if (!finite) {
-            bad[bad_count++] = (int32_t)(j - first);
-            for (int64_t x = 0; x < padded; x += GROUP) memset(to + x / GROUP * jump, 0, GROUP * sizeof *to);
-        } else {
-            for (int64_t x = 0; x < padded; x += GROUP) memcpy(to + x / GROUP * jump, row + x, GROUP * sizeof *to);
-        }
+        if (!group_row(row, padded, out + (j - first) * GROUP, jump)) bad[bad_count++] = (int32_t)(j - first);
     }
     return bad_count;
+}
+
+/* Rows that will be packed next, asked for a few at a time while the present ones are worked on: they lie far apart
+ * ([tokens][heads][dim]), and the hardware does not see them coming. */
+typedef struct ahead {
+    const char *at;
+    int64_t stride, bytes, left;
+} ahead;
+
+INLINE ahead ahead_of(const void *at, int64_t stride, int64_t bytes, int64_t rows) {
+    return (ahead){at, stride, bytes, rows};
+}
+INLINE void look_ahead(ahead *a, int64_t rows) {
+    for (; rows > 0 && a->left > 0; rows--, a->left--, a->at += a->stride) {
+        for (int64_t x = 0; x < a->bytes; x += CACHE_LINE) V_PREFETCH(a->at + x);
+    }
+}
+/* The keys first .. last-1 of a tensor. */
+INLINE ahead ahead_keys(const lao_block *block, const lao_tensor *t, burst_dtype dtype, int64_t dims, int64_t first,
+                        int64_t last) {
+    if (first >= last) return (ahead){NULL, 0, 0, 0};
+    const int64_t size = (int64_t)dtype_bytes(dtype);
+    return ahead_of(tensor_row(t, dtype, block->b, first, block->g), t->token * size, dims * size, last - first);
 }
 
 /* Which keys of a tile each lane of a panel sees through one rectangle, relative to the tile's first key. */
 typedef struct reach {
     int32_t first[PANEL], last[PANEL];
-    int64_t begin, end; /* the union; empty: begin >= end */
+    int64_t begin, end;           /* the union; empty: begin >= end */
     int64_t sure_begin, sure_end; /* every lane sees these */
-    bool full;          /* every lane sees begin .. end-1; first and last are not set then */
+    bool full;                    /* every lane sees begin .. end-1; first and last are not set then */
 } reach;
 
 KERNEL void reach_of(const lao_block *block, panels p, int64_t index, const lao_rect *rect, int64_t tile_first,

@@ -7,16 +7,16 @@
 
 #define PANEL_VECTORS 3
 #define PANEL (PANEL_VECTORS * LANES)
-#define GROUP 4       /* value dims stored together: v[dim / GROUP][key][GROUP] */
-#define KV_VECTORS 2  /* vectors of dims in a scatter step */
+#define GROUP 4      /* value dims stored together: v[dim / GROUP][key][GROUP] */
+#define KV_VECTORS 2 /* vectors of dims in a scatter step */
 #define KV_DIMS (KV_VECTORS * LANES)
 
 /* keys of one scores step beside nv vectors of rows */
 INLINE int scores_rows(int nv) { return nv == 1 ? 2 * QK_ROWS : QK_ROWS; }
 
 /* s[n][nv * LANES]; n is rounded up to the step, so s and k need slack behind; top[row] = max(top, s) over the n keys. */
-INLINE void scores_body(const int nv, const int mr, int64_t n, int64_t d, const real *restrict q, const real *restrict k,
-                        int64_t stride, real *restrict s, real *restrict top) {
+INLINE void scores_body(const int nv, const int mr, int64_t n, int64_t d, const real *restrict q,
+                        const real *restrict k, int64_t stride, real *restrict s, real *restrict top) {
     for (int64_t j = 0; j < n; j += mr) {
         vf sum[2 * QK_ROWS][PANEL_VECTORS];
         for (int i = 0; i < mr; i++)
@@ -115,8 +115,8 @@ static void gather(int nv, int64_t n, int64_t dims, const real *p, const real *v
 
 /* KV_ROWS keys against KV_DIMS dims: c += over the `width` rows of each panel; panels follow each other every `jump`
  * reals. p[panel][key][row], b[row][KV_DIMS]. */
-INLINE void scatter_body(int64_t panels, int64_t jump, int64_t width, const real *restrict p,
-                         const real *restrict b, real *restrict c, int64_t stride) {
+INLINE void scatter_body(int64_t panels, int64_t jump, int64_t width, const real *restrict p, const real *restrict b,
+                         real *restrict c, int64_t stride) {
     vf sum[KV_ROWS][KV_VECTORS];
     for (int i = 0; i < KV_ROWS; i++)
         for (int v = 0; v < KV_VECTORS; v++) sum[i][v] = v_load(c + i * stride + v * LANES);

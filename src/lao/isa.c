@@ -75,14 +75,14 @@ burst_status lao_choose_isa(burst_isa wanted, burst_isa *chosen) {
             if (!strcmp(entries[i].name, name)) entry = &entries[i];
         if (!entry) {
             return base_fail(BURST_INVALID,
-                             "the environment's BURST_ISA is \"%s\"; expected auto, scalar, avx2, avx512 or neon", name);
+                             "the environment's BURST_ISA is \"%s\"; expected auto, scalar, avx2, avx512 or neon",
+                             name);
         }
     } else {
         for (int i = 0; i < ENTRIES && !entry; i++)
             if (entries[i].kernels && runs(&entries[i])) entry = &entries[i];
     }
-    if (!entry->kernels)
-        return base_fail(BURST_UNSUPPORTED, "isa %s is not built into this library", entry->name);
+    if (!entry->kernels) return base_fail(BURST_UNSUPPORTED, "isa %s is not built into this library", entry->name);
     if (!runs(entry)) return base_fail(BURST_UNSUPPORTED, "isa %s: this CPU does not have it", entry->name);
     *chosen = entry->isa;
     return BURST_OK;

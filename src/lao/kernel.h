@@ -66,11 +66,14 @@ typedef struct lao_kernels {
                     lao_run *run);
     void (*forward_merge)(const lao *local, const lao_forward_args *args, const lao_block *block, void *work,
                           const void *partials, size_t stride);
-    /* sums: f32 sums of d_k and d_v of the kv head; d_sink: [block->heads] of this task, overwritten */
+    /* sums: f32 sums of d_k and d_v of the kv head; d_sink: NULL, or [block->heads] of this task */
     void (*backward)(const lao *local, const lao_backward_args *args, const lao_block *block, void *work, void *partial,
                      void *sums, const lao_line *line, double *d_sink, lao_run *run);
     void (*backward_merge)(const lao *local, const lao_backward_args *args, const lao_block *block, void *work,
                            const void *partials, size_t stride);
+    /* the two approximations on n numbers, for tests of their bounds */
+    void (*exp_of)(int64_t n, const void *x, void *y);
+    void (*tanh_of)(int64_t n, const void *x, void *y);
     /* writes d_k and d_v of keys of one tile; touched: the sums hold something */
     void (*backward_keys)(const lao *local, const lao_backward_args *args, int64_t b, int64_t g, int64_t tile,
                           bool touched, void *work, const void *sums);
@@ -95,7 +98,7 @@ struct lao {
     int32_t *issued, *passed; /* [slots][key_tiles]: tasks sent to a tile, tasks that have been there */
     int32_t *turn;            /* [threads][key_tiles] */
     int64_t *left;            /* [slots]: tasks of the slot's kv head not yet finished */
-    double *d_sink;           /* [block][heads] */
+    double *d_sink;           /* [block][chunk][heads] */
 };
 
 /* pass-independent helpers of lao.c */

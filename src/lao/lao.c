@@ -68,8 +68,10 @@ static size_t index_list(const lao_list *list, const lao_cut *cut, uint32_t *sta
         const lao_rect *r = &list->rects[n];
         if (r->ni <= 0 || r->nj <= 0) continue;
         for (int64_t t = r->i0 / cut->q_tile; t <= (r->i0 + r->ni - 1) / cut->q_tile; t++) {
-            if (ids) ids[start[t]++] = (uint32_t)n;
-            else start[t + 1]++;
+            if (ids)
+                ids[start[t]++] = (uint32_t)n;
+            else
+                start[t + 1]++;
         }
     }
     if (ids) { /* start[t] has moved to the end of t: move back */
@@ -232,7 +234,8 @@ static void take_memory(lao *local, ruler *r) {
     local->passed = take(r, local->slots * local->key_tiles, sizeof(int32_t));
     local->turn = take(r, threads * local->key_tiles, sizeof(int32_t));
     local->left = take(r, local->slots, sizeof(int64_t));
-    local->d_sink = take(r, s->sink ? blocks_of(s, &local->backward) : 0, (size_t)local->backward.heads * sizeof(double));
+    local->d_sink = take(r, s->sink ? blocks_of(s, &local->backward) * local->backward.chunks : 0,
+                         (size_t)local->backward.heads * sizeof(double));
 }
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
@@ -251,55 +254,76 @@ static void measure(lao *local) {
     local->sums_stride = backward ? (k->sums_bytes(local) + 63) / 64 * 64 : 0;
 }
 
+/* What the tables cannot number is refused before they are made. */
+static burst_status check_ranges(const lao *local) {
+    const lao_shape *s = &local->shape;
+    if (index_ids(s, &local->forward) > UINT32_MAX || index_ids(s, &local->backward) > UINT32_MAX)
+        return base_fail(BURST_UNSUPPORTED, "the mask has too many slices for so many tiles of queries");
+    if (s->alibi && (s->q_tokens > INT32_MAX / 4 || s->k_tokens > INT32_MAX / 4))
+        return base_fail(BURST_UNSUPPORTED, "ALiBi distances are 32 bit: at most %d tokens a side", INT32_MAX / 4);
+    return BURST_OK;
+}
+
+/* The index and the order of tasks. Without them the rest of the memory is only known from above (`most`). */
+static burst_status make_tables(lao *local, size_t limit, size_t *bytes) {
+    const lao_shape *s = &local->shape;
+    ruler r = {NULL, 0, false};
+    take_tables(local, &r);
+    *bytes = r.used;
+    if (r.over) return base_fail(BURST_MEMORY, "the tables of this plan do not fit the address space");
+    if (r.used > limit) {
+        for (int64_t l = 0; l < s->list_count; l++) {
+            local->forward.index.most = lao_max(local->forward.index.most, (int64_t)s->lists[l].count);
+        }
+        local->backward.index.most = local->forward.index.most;
+        return BURST_OK;
+    }
+    r.base = local->tables = base_alloc(r.used);
+    if (!r.base) return base_fail(BURST_MEMORY, "no memory for the plan's tables: %zu bytes needed", r.used);
+    r.used = 0;
+    take_tables(local, &r);
+    index_fill(s, &local->forward);
+    index_fill(s, &local->backward);
+    return order_tiles(local);
+}
+
+static burst_status make_memory(lao *local, size_t tables) {
+    const lao_options *o = &local->options;
+    ruler r = {NULL, 0, false};
+    size_t total = 0;
+    measure(local);
+    take_memory(local, &r);
+    if (r.over || !base_add(r.used, tables, &local->bytes) || !base_add(local->bytes, sizeof *local, &local->bytes) ||
+        !base_add(local->bytes, o->memory_used, &total))
+        return base_fail(BURST_MEMORY, "the workspace of this problem does not fit the address space");
+    if (total > o->memory_limit) {
+        return base_fail(BURST_MEMORY, "the plan needs %zu bytes of workspace, the memory limit is %zu", total,
+                         o->memory_limit);
+    }
+    r.base = local->memory = base_alloc(r.used);
+    if (!r.base) return base_fail(BURST_MEMORY, "no memory: the plan needs %zu bytes of workspace", total);
+    r.used = 0;
+    take_memory(local, &r);
+    return BURST_OK;
+}
+
 burst_status lao_create(const lao_shape *shape, const lao_options *options, lao **result) {
     lao *local = base_alloc(sizeof *local);
-    burst_status status = BURST_OK;
-    if (!local) return base_fail(BURST_MEMORY, "no memory for a local plan");
+    size_t tables = 0;
+    if (!local) return base_fail(BURST_MEMORY, "no memory for a local plan: %zu bytes needed", sizeof *local);
     memset(local, 0, sizeof *local);
     local->shape = *shape;
     local->options = *options;
     local->kernels = lao_kernels_of(options->isa, shape->dtype);
     cut_forward(shape, options, &local->forward);
     cut_backward(shape, &local->backward);
-    ruler tables = {NULL, 0, false}, memory = {NULL, 0, false};
-    take_tables(local, &tables);
-    if (!tables.over && options->memory_limit >= tables.used) {
-        tables.base = local->tables = base_alloc(tables.used);
-        if (tables.base) {
-            tables.used = 0;
-            take_tables(local, &tables);
-            index_fill(shape, &local->forward);
-            index_fill(shape, &local->backward);
-            status = order_tiles(local);
-        } else {
-            status = base_fail(BURST_MEMORY, "no memory for the plan's tables: %zu bytes needed", tables.used);
-        }
-    } else { /* the index is not known yet: ask with the longest list there could be */
-        for (int64_t l = 0; l < shape->list_count; l++) {
-            local->forward.index.most = lao_max(local->forward.index.most, (int64_t)shape->lists[l].count);
-        }
-        local->backward.index.most = local->forward.index.most;
-    }
-    measure(local);
-    take_memory(local, &memory);
-    if (status == BURST_OK && (memory.over || tables.over || memory.used > SIZE_MAX - tables.used - sizeof *local)) {
-        status = base_fail(BURST_MEMORY, "the workspace of this problem does not fit the address space");
-    }
-    local->bytes = memory.used + tables.used + sizeof *local;
-    if (status == BURST_OK && local->bytes > options->memory_limit) {
-        status = base_fail(BURST_MEMORY, "the plan needs %zu bytes of workspace, the memory limit is %zu", local->bytes,
-                           options->memory_limit);
-    }
-    if (status == BURST_OK) {
-        memory.base = local->memory = base_alloc(memory.used);
-        if (!memory.base) status = base_fail(BURST_MEMORY, "no memory: the plan needs %zu bytes of workspace", memory.used);
-    }
+    burst_status status = check_ranges(local);
+    if (status == BURST_OK) status = make_tables(local, options->memory_limit, &tables);
+    if (status == BURST_OK) status = make_memory(local, tables);
     if (status != BURST_OK) {
         lao_free(local);
         return status;
     }
-    memory.used = 0;
-    take_memory(local, &memory);
     *result = local;
     return BURST_OK;
 }
@@ -320,11 +344,10 @@ size_t lao_stats_bytes(const lao *local) {
 }
 
 static int describe_cut(const lao *local, const lao_cut *cut, const char *pass, char *text, size_t size) {
-    return snprintf(text, size,
-                    "%s: tiles of %lld queries x %lld keys, %lld head%s a task, %lld key chunk%s, %lld tasks\n", pass,
-                    (long long)cut->q_tile, (long long)cut->k_tile, (long long)cut->heads, cut->heads == 1 ? "" : "s",
-                    (long long)cut->chunks, cut->chunks == 1 ? "" : "s",
-                    (long long)(blocks_of(&local->shape, cut) * cut->chunks));
+    return snprintf(
+        text, size, "%s: tiles of %lld queries x %lld keys, %lld head%s a task, %lld key chunk%s, %lld tasks\n", pass,
+        (long long)cut->q_tile, (long long)cut->k_tile, (long long)cut->heads, cut->heads == 1 ? "" : "s",
+        (long long)cut->chunks, cut->chunks == 1 ? "" : "s", (long long)(blocks_of(&local->shape, cut) * cut->chunks));
 }
 
 size_t lao_describe(const lao *local, char *text, size_t size) {

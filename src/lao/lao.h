@@ -25,9 +25,9 @@ typedef struct lao_list {
 typedef struct lao_shape {
     burst_dtype dtype;
     int64_t batch, q_heads, kv_heads, q_tokens, k_tokens, head_dim, value_dim;
-    double scale;        /* not 0 */
-    double softcap;      /* 0: none */
-    const float *alibi;  /* [q_heads] or NULL; must outlive the lao */
+    double scale;       /* not 0 */
+    double softcap;     /* 0: none */
+    const float *alibi; /* [q_heads] or NULL; must outlive the lao */
     bool sink;
     const lao_list *lists; /* must outlive the lao */
     int64_t list_count;    /* 1: one list for all batch rows, else batch */
@@ -36,10 +36,11 @@ typedef struct lao_shape {
 typedef struct lao_options {
     int threads; /* >= 1 */
     burst_isa isa;
-    unsigned passes; /* BURST_PASS_* */
+    unsigned passes;        /* BURST_PASS_* */
     int64_t q_tile, k_tile; /* 0: chosen */
-    size_t memory_limit; /* bytes that memory_used and lao_create's may be together; SIZE_MAX: no limit */
-    size_t memory_used;  /* bytes of the limit that the caller has taken; the sentence about a small limit counts them in */
+    size_t memory_limit;    /* bytes that memory_used and lao_create's may be together; SIZE_MAX: no limit */
+    size_t
+        memory_used; /* bytes of the limit that the caller has taken; the sentence about a small limit counts them in */
 } lao_options;
 
 typedef struct lao lao;

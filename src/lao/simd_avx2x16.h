@@ -41,9 +41,7 @@ static inline vm v_less(vf a, vf b) {
 static inline vf v_select(vm m, vf yes, vf no) {
     return v_pair(_mm256_blendv_ps(no.a, yes.a, m.a), _mm256_blendv_ps(no.b, yes.b, m.b));
 }
-static inline __m256 v_power8(__m256 t) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(t), 23));
-}
+static inline __m256 v_power8(__m256 t) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(t), 23)); }
 static inline vf v_power(vf t) { return v_pair(v_power8(t.a), v_power8(t.b)); }
 
 static inline vi v_load_int(const int32_t *p) {
@@ -73,4 +71,4 @@ static inline void v_store_f16(uint16_t *p, vf x) {
 }
 
 #define V_KEEP(x) ((void)0)
-#define V_PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
+#define V_PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)

@@ -43,4 +43,4 @@ static inline void v_store_f16(uint16_t *p, vf x) {
 }
 
 #define V_KEEP(x) __asm__("" : "+v"(x))
-#define V_PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
+#define V_PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)

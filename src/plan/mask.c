@@ -1,7 +1,7 @@
 /* mask.c - knows how masks are spoken of (causal, windows, prefixes, documents, blocks, lengths) and turns each into a
  * list of disjoint banded slices; after that, nobody knows what a mask was called.
- * One idea: every part of a mask bounds t = k - q - off within a frame (a document, or everything), and its bounds change
- * at two keys at most, so a frame is at most three slices; all builders are frames clipped by rectangles.
+ * One idea: every part of a mask bounds t = k - q - off within a frame (a document, or everything), and its bounds
+ * change at two keys at most, so a frame is at most three slices; all builders are frames clipped by rectangles.
  * Does not know heads or batches beyond "one list per row", nor how slices are computed. */
 #include "plan.h"
 
@@ -9,13 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static int64_t larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
 
@@ -54,8 +50,7 @@ static burst_status check_documents(const burst_mask_spec *spec) {
         return BURST_OK;
     }
     const burst_status status = check_offsets("q_offsets", spec->q_offsets, spec->documents, spec->q_tokens);
-    return status != BURST_OK ? status
-                              : check_offsets("k_offsets", spec->k_offsets, spec->documents, spec->k_tokens);
+    return status != BURST_OK ? status : check_offsets("k_offsets", spec->k_offsets, spec->documents, spec->k_tokens);
 }
 
 static burst_status check_spec(const burst_mask_spec *spec, burst_mask **mask) {
@@ -103,7 +98,7 @@ static burst_status append_frame(slice_list *list, const burst_mask_spec *spec, 
     const int64_t left = spec->window_left < 0 ? far : smaller(spec->window_left, far);
     const int64_t right = spec->causal ? 0 : far;
     const int64_t high = spec->window_right < 0 ? right : smaller(spec->window_right, right);
-    const int64_t sinks = smaller(spec->sink_tokens, length); /* keys before it: no left edge */
+    const int64_t sinks = smaller(spec->sink_tokens, length);                         /* keys before it: no left edge */
     const int64_t prefix = spec->prefix < 0 ? length : smaller(spec->prefix, length); /* keys from it on: causal */
     const int64_t cuts[4] = {0, smaller(sinks, prefix), larger(sinks, prefix), length};
     burst_slice run = {0, 0, 0, 0, 1, 0, 0}; /* segments whose bounds agree become one slice */
@@ -114,8 +109,13 @@ static burst_status append_frame(slice_list *list, const burst_mask_spec *spec, 
         if (run.lo != lo || run.hi != hi) {
             const burst_status status = append_trimmed(list, run);
             if (status != BURST_OK) return status;
-            run = (burst_slice){larger(frame.q_begin, clip.q_begin), smaller(frame.q_end, clip.q_end),
-                                larger(frame.k_begin + cuts[i], clip.k_begin), 0, lo, hi, off};
+            run = (burst_slice){larger(frame.q_begin, clip.q_begin),
+                                smaller(frame.q_end, clip.q_end),
+                                larger(frame.k_begin + cuts[i], clip.k_begin),
+                                0,
+                                lo,
+                                hi,
+                                off};
         }
         run.k_end = smaller(frame.k_begin + cuts[i + 1], clip.k_end);
     }
@@ -145,7 +145,8 @@ static burst_status append_spec(slice_list *list, const burst_mask_spec *spec, a
 /* ---- the handle -------------------------------------------------------------------------------------------------- */
 
 /* Takes the list over, whatever happens. `starts` of the rows is filled for one list, else by the caller. */
-static burst_status mask_make(int64_t q_tokens, int64_t k_tokens, int64_t batch, slice_list *list, burst_mask **result) {
+static burst_status mask_make(int64_t q_tokens, int64_t k_tokens, int64_t batch, slice_list *list,
+                              burst_mask **result) {
     const size_t rows = batch > 0 ? (size_t)batch : 1;
     size_t bytes = 0;
     burst_mask *mask = base_alloc(sizeof *mask);
@@ -207,11 +208,11 @@ static burst_status check_slice(int64_t q_tokens, int64_t k_tokens, const burst_
         return base_fail(BURST_INVALID, "slice %zu has queries %" PRId64 " to %" PRId64 ": must lie in 0 to %" PRId64,
                          index, s->q_begin, s->q_end, q_tokens);
     if (s->k_begin < 0 || s->k_begin > s->k_end || s->k_end > k_tokens)
-        return base_fail(BURST_INVALID, "slice %zu has keys %" PRId64 " to %" PRId64 ": must lie in 0 to %" PRId64, index,
-                         s->k_begin, s->k_end, k_tokens);
+        return base_fail(BURST_INVALID, "slice %zu has keys %" PRId64 " to %" PRId64 ": must lie in 0 to %" PRId64,
+                         index, s->k_begin, s->k_end, k_tokens);
     if (s->diag < -PLAN_TOKENS_MAX || s->diag > PLAN_TOKENS_MAX)
-        return base_fail(BURST_INVALID, "slice %zu has diag %" PRId64 ": further than any distance (%" PRId64 ")", index,
-                         s->diag, PLAN_TOKENS_MAX);
+        return base_fail(BURST_INVALID, "slice %zu has diag %" PRId64 ": further than any distance (%" PRId64 ")",
+                         index, s->diag, PLAN_TOKENS_MAX);
     return BURST_OK;
 }
 
@@ -267,15 +268,15 @@ burst_status burst_mask_create_shared_question(int64_t question, const int64_t *
     status = append_trimmed(&list, (burst_slice){0, tokens, 0, question, INT64_MIN, 0, 0});
     int64_t begin = question;
     for (size_t i = 0; i < count && status == BURST_OK; begin += answers[i++])
-        status = append_trimmed(&list, (burst_slice){begin, begin + answers[i], begin, begin + answers[i], INT64_MIN, 0, 0});
+        status =
+            append_trimmed(&list, (burst_slice){begin, begin + answers[i], begin, begin + answers[i], INT64_MIN, 0, 0});
     return mask_finish(status, tokens, tokens, &list, mask);
 }
 
 static burst_status check_lengths(const burst_mask_spec *spec, int64_t batch, const int64_t *q_lengths,
                                   const int64_t *k_lengths) {
     if (batch < 1) return base_fail(BURST_INVALID, "batch is %" PRId64 ": expected 1 or more", batch);
-    if (!q_lengths || !k_lengths)
-        return base_fail(BURST_INVALID, "%s is NULL", q_lengths ? "k_lengths" : "q_lengths");
+    if (!q_lengths || !k_lengths) return base_fail(BURST_INVALID, "%s is NULL", q_lengths ? "k_lengths" : "q_lengths");
     if (spec->documents > 0) return base_fail(BURST_INVALID, "documents cannot be combined with lengths per batch row");
     for (int64_t b = 0; b < batch; b++) {
         if (q_lengths[b] < 0 || q_lengths[b] > spec->q_tokens)
@@ -346,9 +347,10 @@ static burst_status close_runs(slice_list *list, const block_map *map, const blo
             runs[j].top = open[i].top;
             continue;
         }
-        status = append_spec(list, map->spec,
-                             (area){open[i].top * map->block, smaller(row * map->block, map->spec->q_tokens),
-                                    open[i].begin * map->block, smaller(open[i].end * map->block, map->spec->k_tokens)});
+        status =
+            append_spec(list, map->spec,
+                        (area){open[i].top * map->block, smaller(row * map->block, map->spec->q_tokens),
+                               open[i].begin * map->block, smaller(open[i].end * map->block, map->spec->k_tokens)});
     }
     return status;
 }
@@ -387,9 +389,11 @@ burst_status burst_mask_create_blocks(const burst_mask_spec *spec, int64_t block
     const block_map map = {spec, bitmap, size, (spec->q_tokens + size - 1) / size, (spec->k_tokens + size - 1) / size};
     ptrdiff_t bits;
     if (__builtin_mul_overflow(map.rows, map.columns, &bits))
-        return base_fail(BURST_INVALID, "a bitmap of %" PRId64 " x %" PRId64 " blocks overflows", map.rows, map.columns);
+        return base_fail(BURST_INVALID, "a bitmap of %" PRId64 " x %" PRId64 " blocks overflows", map.rows,
+                         map.columns);
     if (!bitmap && bits > 0)
-        return base_fail(BURST_INVALID, "bitmap is NULL: expected %" PRId64 " x %" PRId64 " blocks", map.rows, map.columns);
+        return base_fail(BURST_INVALID, "bitmap is NULL: expected %" PRId64 " x %" PRId64 " blocks", map.rows,
+                         map.columns);
     slice_list list = {0};
     if (bits > 0) status = append_blocks(&list, &map);
     return mask_finish(status, spec->q_tokens, spec->k_tokens, &list, mask);

@@ -1,6 +1,6 @@
 /* plan.c - knows a whole problem made ready: its rectangles, its local attention, its memory, its description.
- * One idea: a slice that meets a span of queries and a span of keys is one rectangle. With one rank each side is one span
- * (begin 0, stride 1), so a slice is a rectangle as it stands; ranks only add spans to intersect with.
+ * One idea: a slice that meets a span of queries and a span of keys is one rectangle. With one rank each side is one
+ * span (begin 0, stride 1), so a slice is a rectangle as it stands; ranks only add spans to intersect with.
  * Does not compute, and allocates nothing after plan_create. */
 #include "plan.h"
 
@@ -46,15 +46,15 @@ static burst_status make_rects(burst_plan *plan, const burst_mask *mask) {
     plan->rects = plan_alloc(plan, plan->rect_count, sizeof *plan->rects);
     plan->lists = plan->rects ? plan_alloc(plan, rows, sizeof *plan->lists) : NULL;
     if (!plan->lists) return base_fail(BURST_MEMORY, "no memory for the plan's %zu rectangles", plan->rect_count);
-    for (size_t i = 0; i < plan->rect_count; i++)
-        plan->rects[i] = rect_of_slice(&mask->slices[i], &queries, &keys);
+    for (size_t i = 0; i < plan->rect_count; i++) plan->rects[i] = rect_of_slice(&mask->slices[i], &queries, &keys);
     for (size_t row = 0; row < rows; row++)
         plan->lists[row] = (lao_list){plan->rects + mask->starts[row], mask->starts[row + 1] - mask->starts[row]};
     plan->shape.lists = plan->lists;
     plan->shape.list_count = (int64_t)rows;
     if (!mask_pairs(mask, plan->shape.batch, &plan->pairs))
-        return base_fail(BURST_INVALID, "batch %" PRId64 " x q_tokens %" PRId64 " x k_tokens %" PRId64
-                                        " pairs overflow what can be counted",
+        return base_fail(BURST_INVALID,
+                         "batch %" PRId64 " x q_tokens %" PRId64 " x k_tokens %" PRId64
+                         " pairs overflow what can be counted",
                          plan->shape.batch, mask->q_tokens, mask->k_tokens);
     return BURST_OK;
 }
@@ -123,9 +123,7 @@ void plan_free(burst_plan *plan) {
     base_free(plan);
 }
 
-size_t plan_bytes(const burst_plan *plan) {
-    return plan->own_bytes + lao_bytes(plan->local);
-}
+size_t plan_bytes(const burst_plan *plan) { return plan->own_bytes + lao_bytes(plan->local); }
 
 /* ---- description ------------------------------------------------------------------------------------------------- */
 
@@ -135,13 +133,9 @@ typedef struct page {
     size_t size, length;
 } page;
 
-static char *page_end(const page *p) {
-    return p->length < p->size ? p->text + p->length : NULL;
-}
+static char *page_end(const page *p) { return p->length < p->size ? p->text + p->length : NULL; }
 
-static size_t page_room(const page *p) {
-    return p->length < p->size ? p->size - p->length : 0;
-}
+static size_t page_room(const page *p) { return p->length < p->size ? p->size - p->length : 0; }
 
 static void print(page *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void print(page *p, const char *format, ...) {
@@ -154,8 +148,9 @@ static void print(page *p, const char *format, ...) {
 
 static void print_problem(page *p, const lao_shape *s) {
     static const char *const types[] = {"f32", "bf16", "f16", "f64"};
-    print(p, "problem    %s, batch %" PRId64 ", heads %" PRId64 " on %" PRId64 ", tokens %" PRId64 " x %" PRId64
-             ", dim %" PRId64 " / %" PRId64 ", scale %.9g",
+    print(p,
+          "problem    %s, batch %" PRId64 ", heads %" PRId64 " on %" PRId64 ", tokens %" PRId64 " x %" PRId64
+          ", dim %" PRId64 " / %" PRId64 ", scale %.9g",
           types[s->dtype], s->batch, s->q_heads, s->kv_heads, s->q_tokens, s->k_tokens, s->head_dim, s->value_dim,
           s->scale);
     if (s->softcap > 0) print(p, ", softcap %.9g", s->softcap);
@@ -174,7 +169,8 @@ static void print_mask(page *p, const burst_plan *plan) {
 
 size_t plan_describe(const burst_plan *plan, char *text, size_t size) {
     page p = {text, text ? size : 0, 0};
-    const bool forward = plan->options.passes & BURST_PASS_FORWARD, backward = plan->options.passes & BURST_PASS_BACKWARD;
+    const bool forward = plan->options.passes & BURST_PASS_FORWARD,
+               backward = plan->options.passes & BURST_PASS_BACKWARD;
     print_problem(&p, &plan->shape);
     print_mask(&p, plan);
     print(&p, "ranks      %d\n", plan->ranks);

@@ -13,12 +13,12 @@
 
 /* ---- masks ------------------------------------------------------------------------------------------------------- */
 
-/* Slices are trimmed: every query of a slice sees at least one key of it and every key is seen, lo and hi are finite. */
+/* Slices are trimmed: every query of a slice sees a key of it and every key is seen; lo and hi are finite. */
 struct burst_mask {
     int64_t q_tokens, k_tokens;
-    int64_t batch;        /* 0: one list serves every batch row; else one list per row */
-    size_t *starts;       /* list b is slices[starts[b]] .. slices[starts[b + 1] - 1] */
-    burst_slice *slices;  /* pairwise disjoint within a list */
+    int64_t batch;       /* 0: one list serves every batch row; else one list per row */
+    size_t *starts;      /* list b is slices[starts[b]] .. slices[starts[b + 1] - 1] */
+    burst_slice *slices; /* pairwise disjoint within a list */
 };
 
 /* Allowed pairs of one head over `batch` rows; false if there are more than an int64_t holds. */
@@ -43,7 +43,7 @@ bool slice_count_pairs(const burst_slice *slice, int64_t *pairs);
 
 /* What a plan is made from; checked by the caller. */
 typedef struct plan_request {
-    lao_shape shape; /* defaults resolved; lists are made here; alibi is copied */
+    lao_shape shape;        /* defaults resolved; lists are made here; alibi is copied */
     const burst_mask *mask; /* NULL: full */
     const burst_transport *transport;
     lao_options local; /* isa is chosen; the memory limit is that of the whole plan */

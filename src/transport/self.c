@@ -11,14 +11,8 @@ burst_status burst_transport_create_self(burst_transport **transport) {
     return BURST_OK;
 }
 
-int burst_transport_rank(const burst_transport *transport) {
-    return transport ? transport->rank : 0;
-}
+int burst_transport_rank(const burst_transport *transport) { return transport ? transport->rank : 0; }
 
-int burst_transport_size(const burst_transport *transport) {
-    return transport ? transport->size : 1;
-}
+int burst_transport_size(const burst_transport *transport) { return transport ? transport->size : 1; }
 
-void burst_transport_free(burst_transport *transport) {
-    base_free(transport);
-}
+void burst_transport_free(burst_transport *transport) { base_free(transport); }

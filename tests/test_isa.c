@@ -1,0 +1,187 @@
+/* test_isa.c - every instruction set that this machine runs, the test-only 16-lane one included: its approximations within
+ * their stated bounds over the whole interval, its results beside the scalar set's, with forbidden pages behind every
+ * buffer; and the same bits for any number of threads. */
+#include <math.h>
+#include <stdio.h>
+
+#include "kernel.h"
+#include "run.h"
+
+enum { SETS = 5, X16 = 100 };
+static const burst_isa sets[SETS] = {BURST_ISA_SCALAR, BURST_ISA_AVX2, BURST_ISA_AVX512, BURST_ISA_NEON,
+                                     (burst_isa)X16};
+
+static bool usable(burst_isa isa) {
+    burst_isa chosen;
+    return lao_choose_isa(isa, &chosen) == BURST_OK;
+}
+
+static float float_of(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static void test_sets_are_there(void **state) {
+    (void)state;
+    int count = 0;
+    for (int i = 0; i < SETS; i++) count += usable(sets[i]);
+#if defined(__x86_64__)
+    assert_true(!base_cpu_runs(BURST_ISA_AVX2) || (usable(BURST_ISA_AVX2) && usable((burst_isa)X16)));
+#elif defined(__aarch64__)
+    assert_true(usable(BURST_ISA_NEON));
+#endif
+    assert_true(count >= 1);
+}
+
+/* Every 61st float of both signs up to the bound: 2^x has relative error <= 2.5e-7 on [-126, 127.5), is 0 below -126.5. */
+static void test_exp2(void **state) {
+    (void)state;
+    enum { N = 4096 };
+    static float x[N], y[N];
+    for (int set = 0; set < SETS; set++) {
+        if (!usable(sets[set])) continue;
+        const lao_kernels *kernels = lao_kernels_of(sets[set], BURST_F32);
+        double worst = 0;
+        uint32_t bits = 0;
+        while (bits < 0x43000000u) { /* 128 */
+            for (int i = 0; i < N; i += 2, bits += 61) {
+                x[i] = float_of(bits < 0x43000000u ? bits : 0x42ffffffu);
+                x[i + 1] = -x[i];
+            }
+            kernels->exp_of(N, x, y);
+            for (int i = 0; i < N; i++) {
+                if (x[i] < -126.5f) assert_true(y[i] == 0);
+                if (x[i] < -126 || x[i] >= 127.5f) continue;
+                const double far = fabs((double)y[i] / exp2((double)x[i]) - 1);
+                if (far > worst) worst = far;
+            }
+        }
+        printf("  exp2 %s: relative error %.3g\n", kernels->name, worst);
+        assert_true(worst > 1e-9 && worst <= 2.5e-7);
+        const float special[5] = {0, -(float)INFINITY, NAN, -1e30f, -200};
+        for (int i = 0; i < N; i++) x[i] = special[i % 5];
+        kernels->exp_of(N, x, y);
+        assert_true(y[0] == 1 && y[1] == 0 && isnan(y[2]) && y[3] == 0 && y[4] == 0);
+    }
+}
+
+static void test_tanh(void **state) {
+    (void)state;
+    enum { N = 4096 };
+    static float x[N], y[N];
+    for (int set = 0; set < SETS; set++) {
+        if (!usable(sets[set])) continue;
+        const lao_kernels *kernels = lao_kernels_of(sets[set], BURST_F32);
+        double worst = 0;
+        for (uint32_t bits = 0x20000000u; bits < 0x42c80000u;) { /* 1e-19 to 100 */
+            for (int i = 0; i < N; i += 2, bits += 61) {
+                x[i] = float_of(bits);
+                x[i + 1] = -x[i];
+            }
+            kernels->tanh_of(N, x, y);
+            for (int i = 0; i < N; i++) {
+                const double far = fabs((double)y[i] / tanh((double)x[i]) - 1);
+                if (far > worst) worst = far;
+            }
+        }
+        printf("  tanh %s: relative error %.3g\n", kernels->name, worst);
+        assert_true(worst > 1e-9 && worst <= 2e-7);
+        for (int i = 0; i < N; i++) x[i] = i % 4 == 0 ? NAN : i % 4 == 1 ? INFINITY : i % 4 == 2 ? -INFINITY : 0;
+        kernels->tanh_of(N, x, y);
+        assert_true(isnan(y[0]) && y[1] == 1 && y[2] == -1 && y[3] == 0);
+    }
+}
+
+static const char *const words[] = {
+    "b1h1n1d1",
+    "b2h3n70d40:causal",
+    "b1h2n97k61d33v19",
+    "b1h6g2n50k131d59v64:causal",
+    "b1h8g1n1k700d64:bf16",
+    "b1h8g1n2k333d111:f16",
+    "b1h2n3k400d129:sink",
+    "b1h1n1k5000d128:f16",
+    "b1h1n1k5000d65:bf16:alibi:softcap=20",
+    "b2h4g2n200d64:causal:bf16",
+    "b1h4n130k90d24:alibi:f16",
+    "b1h2n150d48:softcap=10:alibi:causal",
+    "b1h2n260d32:window=20/5:sink",
+    "b1h2n260d32:sinktokens=3:window=20/0",
+    "b1h2n220d80:docs=3/0/100/17/100:causal",
+    "b1h2n200d16:blocks=16/0.3",
+    "b2h2n90d20:lengths=90/31:causal",
+    "b1h2n120d36:prefix=40:window=60/-1",
+    "b1h2n100d72:shared=30/40/30",
+    "b1h1n1500d8:causal",
+    "b1h2n49d512v300:causal",
+    "b1h2n64d64:scale=-0.3:causal",
+    "b1h1n2k3000d48v7:causal",
+    "b1h2n40d16:layout=qkv",
+    "b1h1n90d16:slices=0-50x0-90@-20..10,50-90x10-80",
+};
+enum { WORDS = sizeof words / sizeof *words };
+
+/* Twice a bound for a sum of `terms` products in f32, or one rounding of the 16-bit type. */
+static void assert_near(const char *text, const char *what, const data_tensor *a, const data_tensor *b) {
+    double largest;
+    const double far = run_distance(a, b, &largest);
+    const double bound = (a->dtype == BURST_F32 ? 64 : 2) * data_epsilon(a->dtype) * (largest + 0x1p-10);
+    if (!(far <= bound)) fail_msg("%s: %s differs by %g from the scalar set's, bound %g", text, what, far, bound);
+}
+
+static void test_against_scalar(void **state) {
+    (void)state;
+    for (int n = 0; n < WORDS; n++) {
+        run scalar;
+        run_make(words[n], 1, BURST_ISA_SCALAR, &scalar);
+        run_both(&scalar);
+        for (int set = 1; set < SETS; set++) {
+            if (!usable(sets[set])) continue;
+            run other;
+            run_make(words[n], 2, sets[set], &other);
+            run_both(&other);
+            assert_near(words[n], "o", &scalar.data.o, &other.data.o);
+            assert_near(words[n], "d_q", &scalar.data.d_q, &other.data.d_q);
+            assert_near(words[n], "d_k", &scalar.data.d_k, &other.data.d_k);
+            assert_near(words[n], "d_v", &scalar.data.d_v, &other.data.d_v);
+            run_free(&other);
+        }
+        run_free(&scalar);
+    }
+}
+
+static void test_threads_keep_bits(void **state) {
+    (void)state;
+    static const char *const more[] = {"b1h1n1300d64:causal", "b1h1n700k2500d32:bf16:sink", "b1h8g2n1k4000d64",
+                                       "b3h4g2n150d40:docs=70/80:causal:f64", "b1h1n5k6000d16:causal"};
+    static const int threads[] = {2, 3, 5, 8};
+    for (int n = 0; n < WORDS + 5; n++) {
+        const char *text = n < WORDS ? words[n] : more[n - WORDS];
+        if (strstr(text, "qkv")) continue; /* run_same wants the default layout */
+        run one;
+        run_make(text, 1, BURST_ISA_AUTO, &one);
+        run_both(&one);
+        for (int t = 0; t < 4; t++) {
+            run many;
+            run_make(text, threads[t], BURST_ISA_AUTO, &many);
+            for (int again = 0; again < 3; again++) {
+                run_both(&many);
+                run_assert_same(&one, &many);
+            }
+            run_free(&many);
+        }
+        run_free(&one);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sets_are_there),
+        cmocka_unit_test(test_exp2),
+        cmocka_unit_test(test_tanh),
+        cmocka_unit_test(test_against_scalar),
+        cmocka_unit_test(test_threads_keep_bits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
