@@ -53,6 +53,7 @@ static bool take_task(backward_queue *queue, backward_task_id *t, lao_block *blo
         }
         memset(issued, 0, (size_t)local->key_tiles * sizeof *issued);
         memset(local->passed + t->slot * local->key_tiles, 0, (size_t)local->key_tiles * sizeof *issued);
+        memset(local->ready + t->slot * local->key_tiles, 0, (size_t)local->key_tiles * sizeof *issued);
         local->left[t->slot] = queue->per_head;
     }
     queue->next++;
@@ -93,11 +94,13 @@ static void work_on(backward_queue *queue, int thread) {
         const bool some = !lao_stopped(queue->run) && take_task(queue, &t, &block, turn);
         omp_unset_lock(&queue->lock);
         if (!some) return;
-        const lao_line line = {turn, local->passed + t.slot * local->key_tiles};
+        const int64_t row = t.slot * local->key_tiles;
+        const lao_line line = {turn, local->passed + row, local->ready + row,
+                               local->sums + (size_t)t.slot * local->sums_stride,
+                               local->packed + (size_t)row * local->packed_stride};
         char *partial = local->partials + (size_t)(t.block * cut->chunks + t.chunk) * local->partial_stride;
         double *d_sink = local->d_sink + (t.block * cut->chunks + t.chunk) * cut->heads;
-        local->kernels->backward(local, queue->args, &block, work, cut->chunks > 1 ? partial : NULL,
-                                 local->sums + (size_t)t.slot * local->sums_stride, &line,
+        local->kernels->backward(local, queue->args, &block, work, cut->chunks > 1 ? partial : NULL, &line,
                                  queue->args->d_sink ? d_sink : NULL, queue->run);
         if (t.nth >= queue->per_head - cut->chunks) write_keys(queue, &t, &block, work);
         __atomic_sub_fetch(&local->left[t.slot], 1, __ATOMIC_RELEASE);

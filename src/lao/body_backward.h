@@ -11,12 +11,11 @@ typedef struct backward_work {
     real *dq;             /* [panel][dim][lane] */
     real *m, *inv, *D;    /* the rows' statistics and rowsum(dO * O) */
     real *weight;         /* sum over keys of P * dP so far: with a sink, in 16 bits */
-    real *k, *kg, *v;     /* the key tile: K rows, K groups, V rows */
     real *s, *dp, *slope; /* one panel's scores, dP and softcap derivative */
     real *p, *ds;         /* [panel][key][lane] */
-    real *row, *old, *top, *one;
+    real *row, *old, *one;
     int64_t *low, *high; /* keys of the tile that a panel meets */
-    int32_t *bad_keys, *bad_rows;
+    int32_t *bad_rows;
     int64_t bad_row_count;
     uint32_t *active;
 } backward_work;
@@ -38,9 +37,6 @@ static size_t backward_carve(const lao *local, char *base, backward_work *w) {
     w->inv = carve(&c, rows, sizeof(real));
     w->D = carve(&c, rows, sizeof(real));
     w->weight = carve(&c, rows, sizeof(real));
-    w->k = carve(&c, slack * d, sizeof(real));
-    w->kg = carve(&c, keys * lao_round_up(d, GROUP), sizeof(real));
-    w->v = carve(&c, slack * dv, sizeof(real));
     w->s = carve(&c, slack * PANEL, sizeof(real));
     w->dp = carve(&c, slack * PANEL, sizeof(real));
     w->slope = carve(&c, local->shape.softcap > 0 ? slack * PANEL : 0, sizeof(real));
@@ -48,11 +44,9 @@ static size_t backward_carve(const lao *local, char *base, backward_work *w) {
     w->ds = carve(&c, rows * keys, sizeof(real));
     w->row = carve(&c, wide, sizeof(real));
     w->old = carve(&c, wide, sizeof(real));
-    w->top = carve(&c, PANEL, sizeof(real));
     w->one = carve(&c, PANEL, sizeof(real));
     w->low = carve(&c, rows / PANEL, sizeof(int64_t));
     w->high = carve(&c, rows / PANEL, sizeof(int64_t));
-    w->bad_keys = carve(&c, keys, sizeof(int32_t));
     w->bad_rows = carve(&c, rows, sizeof(int32_t));
     w->active = carve(&c, cut->index.most, sizeof(uint32_t));
     return c.used;
@@ -64,6 +58,28 @@ static size_t backward_bytes(const lao *local) {
 static size_t backward_partial(const lao *local) {
     return (size_t)(lao_round_up(local->backward.rows, PANEL) * lao_round_up(local->shape.head_dim, GROUP)) *
            sizeof(real);
+}
+
+/* The keys of a tile, packed once for all tasks of a kv head: rows of a [tokens][heads][dim] tensor lie so far apart
+ * that packing them again for every block of queries costs a fifth of the time. */
+typedef struct packed_tile {
+    real *k, *kg, *v; /* K rows, K groups, V rows */
+    int32_t *bad;     /* how many keys of K are not finite, and which */
+} packed_tile;
+
+static size_t packed_carve(const lao *local, char *base, packed_tile *tile) {
+    const lao_cut *cut = &local->backward;
+    const int64_t d = local->shape.head_dim, slack = cut->k_tile + 2 * QK_ROWS;
+    carver c = {base, 0};
+    tile->k = carve(&c, slack * d, sizeof(real));
+    tile->kg = carve(&c, group_jump(cut) / GROUP * lao_round_up(d, GROUP), sizeof(real));
+    tile->v = carve(&c, slack * local->shape.value_dim, sizeof(real));
+    tile->bad = carve(&c, cut->k_tile + 1, sizeof(int32_t));
+    return c.used;
+}
+static size_t packed_bytes(const lao *local) {
+    packed_tile tile;
+    return packed_carve(local, NULL, &tile);
 }
 
 /* d_k then d_v of one kv head: [key][dims padded], keys padded to whole tiles */
@@ -82,8 +98,15 @@ INLINE real *sums_of_values(const lao *local, void *sums, int64_t tile) {
 
 /* Row -> [dim / KV_DIMS][row][KV_DIMS], 0 behind; a row that is not finite goes in as 0 (see add_bad_rows). */
 static void spread_row(const real *row, bool finite, int64_t dims, int64_t rows, int64_t r, real *out) {
-    for (int64_t x = 0; x < kv_pad(dims); x++) {
-        out[(x / KV_DIMS * rows + r) * KV_DIMS + x % KV_DIMS] = finite && x < dims ? row[x] : 0;
+    for (int64_t x = 0; x < dims; x += KV_DIMS) {
+        real *to = out + (x / KV_DIMS * rows + r) * KV_DIMS;
+        const int64_t n = finite ? lao_min(dims - x, KV_DIMS) : 0;
+        if (n == KV_DIMS) {
+            memcpy(to, row + x, KV_DIMS * sizeof *to);
+        } else {
+            memset(to, 0, KV_DIMS * sizeof *to);
+            memcpy(to, row + x, (size_t)n * sizeof *to);
+        }
     }
 }
 
@@ -136,9 +159,8 @@ static void backward_rows(const lao *local, const lao_backward_args *args, const
         }
         const int64_t h = row_head(block, r), i = row_query(block, r);
         row_stats(local, args, (block->b * local->shape.q_heads + h) * local->shape.q_tokens + i, &w->m[r], &w->inv[r]);
-        row_load(dtype, tensor_row(&args->q, dtype, block->b, i, h), d, w->old);
-        row_load(dtype, tensor_row(&args->d_o, dtype, block->b, i, h), dv, w->row);
-        const bool finite = row_finite(w->old, d) && row_finite(w->row, dv);
+        bool finite = row_load(dtype, tensor_row(&args->q, dtype, block->b, i, h), d, w->old);
+        finite = row_load(dtype, tensor_row(&args->d_o, dtype, block->b, i, h), dv, w->row) && finite;
         if (!finite) w->bad_rows[w->bad_row_count++] = (int32_t)r;
         spread_row(w->old, finite, d, all, r, w->qr);
         spread_row(w->row, finite, dv, all, r, w->dor);
@@ -218,7 +240,7 @@ KERNEL void probabilities(int nv, int64_t n, const real *s, const real *dp, real
 /* One panel against the packed key tile: P and dS of keys from .. to-1 of the tile (whole scatter steps), dQ. */
 static void backward_panel(const lao *local, const lao_backward_args *args, const lao_block *block, panels p,
                            int64_t index, size_t count, int64_t tile_first, int64_t tile_keys, int64_t from, int64_t to,
-                           int64_t bad_count, backward_work *w) {
+                           const packed_tile *packed, backward_work *w) {
     const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, tile = local->backward.k_tile;
     const int nv = panel_vectors(p, index);
     const int64_t width = nv * LANES, row = index * PANEL;
@@ -243,8 +265,8 @@ static void backward_panel(const lao *local, const lao_backward_args *args, cons
     w->low[index] = low, w->high[index] = high;
     if (!met) return;
     const int64_t keys = high - low;
-    scores(nv, keys, d, w->qt + row * d, w->k + low * d, d, w->s, w->top);
-    scores(nv, keys, dv, w->dot + row * dv, w->v + low * dv, dv, w->dp, w->top);
+    scores(nv, keys, d, w->qt + row * d, packed->k + low * d, d, w->s);
+    scores(nv, keys, dv, w->dot + row * dv, packed->v + low * dv, dv, w->dp);
     for (size_t n = 0; n < count; n++) {
         const lao_rect *rect = &block->rects[w->active[n]];
         if (count > 1) reach_of(block, p, index, rect, tile_first, tile_first + tile_keys, &r);
@@ -253,7 +275,7 @@ static void backward_panel(const lao *local, const lao_backward_args *args, cons
         if (modified) {
             slopes alibi;
             if (local->shape.alibi) slopes_of(local, block, p, index, rect, tile_first + r.begin, &alibi);
-            if (met > 1) scores(nv, m, d, w->qt + row * d, w->k + r.begin * d, d, w->s + skip, w->top);
+            if (met > 1) scores(nv, m, d, w->qt + row * d, packed->k + r.begin * d, d, w->s + skip);
             modify(local, nv, m, w->s + skip, local->shape.alibi ? &alibi : NULL, slope ? slope + skip : NULL);
         }
         const real c = (real)score_factor(local);
@@ -267,12 +289,13 @@ static void backward_panel(const lao *local, const lao_backward_args *args, cons
     }
     if (!args->d_q.data) return;
     real *dq = w->dq + row * lao_round_up(d, GROUP);
-    gather(nv, keys, lao_round_up(d, GROUP), ds + low * width, w->kg + low * GROUP, tile * GROUP, dq, w->one);
-    for (size_t n = 0; n < count && bad_count; n++) {
+    gather(nv, keys, lao_round_up(d, GROUP), ds + low * width, packed->kg + low * GROUP, group_jump(&local->backward),
+           dq, w->one);
+    for (size_t n = 0; n < count && packed->bad[0]; n++) {
         reach_of(block, p, index, &block->rects[w->active[n]], tile_first, tile_first + tile_keys, &r);
         if (r.begin >= r.end) continue;
-        add_bad_keys(local, block, &args->k, d, nv, &r, ds + r.begin * width, w->bad_keys, bad_count, tile_first,
-                     w->row, dq);
+        add_bad_keys(local, block, &args->k, d, nv, &r, ds + r.begin * width, packed->bad + 1, packed->bad[0],
+                     tile_first, w->row, dq);
     }
 }
 
@@ -336,45 +359,41 @@ static bool wait_turn(const int32_t *passed, int32_t turn, lao_run *run) {
     return true;
 }
 
-/* K groups from K rows of the tile, keys begin .. end-1; returns how many are not finite. */
-static int64_t group_keys(const lao *local, int64_t begin, int64_t end, backward_work *w) {
-    const int64_t d = local->shape.head_dim, padded = lao_round_up(d, GROUP), jump = local->backward.k_tile * GROUP;
-    int64_t bad = 0;
-    for (int64_t x = d; x < padded; x++) w->row[x] = 0;
-    for (int64_t j = begin; j < end; j++) {
-        const real *row = w->k + j * d;
-        if (d != padded) {
-            memcpy(w->row, row, (size_t)d * sizeof *row);
-            row = w->row;
-        }
-        if (!group_row(row, padded, w->kg + j * GROUP, jump)) w->bad_keys[bad++] = (int32_t)j;
-    }
-    return bad;
+/* The first in line packs the tile, whole; the others wait for it. false: stopped. */
+static bool backward_pack(const lao *local, const lao_backward_args *args, const lao_block *block, int64_t t,
+                          const lao_line *line, backward_work *w, packed_tile *packed, lao_run *run) {
+    const burst_dtype dtype = local->shape.dtype;
+    const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, first = t * local->backward.k_tile;
+    const int64_t last = lao_min(first + local->backward.k_tile, local->shape.k_tokens);
+    packed_carve(local, line->packed + (size_t)t * local->packed_stride, packed);
+    if (line->turn[t] > 0) return wait_turn(&line->ready[t], 1, run);
+    packed->bad[0] = (int32_t)pack_groups(block, &args->k, dtype, d, first, last, packed->k, w->row, packed->kg,
+                                          group_jump(&local->backward), packed->bad + 1);
+    pack_keys(block, &args->v, dtype, dv, first, last, packed->v, dv);
+    __atomic_store_n(&line->ready[t], 1, __ATOMIC_RELEASE);
+    return true;
 }
 
 static void backward_tile(const lao *local, const lao_backward_args *args, const lao_block *block, int64_t t,
-                          void *sums, const lao_line *line, backward_work *w, lao_run *run) {
+                          const lao_line *line, backward_work *w, lao_run *run) {
     const panels p = panels_of(block);
-    const burst_dtype dtype = local->shape.dtype;
     const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, tile = local->backward.k_tile;
     const int64_t first = t * tile, last = lao_min(first + tile, local->shape.k_tokens);
     int64_t begin, end;
-    const size_t count =
-        active_rects(block, lao_max(first, block->j0), lao_min(last, block->j1), w->active, &begin, &end);
+    const size_t count = active_rects(block, lao_max(first, block->j0), lao_min(last, block->j1), w->active, &begin,
+                                      &end);
     const int64_t from = (begin - first) / KV_ROWS * KV_ROWS, to = lao_round_up(end - first, KV_ROWS);
-    int64_t bad = 0;
-    pack_keys(block, &args->k, dtype, d, begin, end, w->k + (begin - first) * d, d);
-    pack_keys(block, &args->v, dtype, dv, begin, end, w->v + (begin - first) * dv, dv);
-    if (args->d_q.data) bad = group_keys(local, begin - first, end - first, w);
-    real *dk = sums_of_keys(local, sums, t), *dval = sums_of_values(local, sums, t);
-    const int64_t next_end = lao_min(last + tile, block->j1), some = (tile + p.count - 1) / p.count;
-    ahead soon[4] = {ahead_keys(block, &args->k, dtype, d, last, next_end),
-                     ahead_keys(block, &args->v, dtype, dv, last, next_end),
-                     ahead_of(dk, kv_pad(d) * (int64_t)sizeof(real), kv_pad(d) * (int64_t)sizeof(real), tile),
-                     ahead_of(dval, kv_pad(dv) * (int64_t)sizeof(real), kv_pad(dv) * (int64_t)sizeof(real), tile)};
+    packed_tile packed;
+    if (!backward_pack(local, args, block, t, line, w, &packed, run)) return;
+    real *dk = sums_of_keys(local, line->sums, t), *dval = sums_of_values(local, line->sums, t);
+    const int64_t k_row = kv_pad(d) * (int64_t)sizeof(real), v_row = kv_pad(dv) * (int64_t)sizeof(real);
+    ahead soon[3] = {ahead_of(dk, k_row, k_row, tile), ahead_of(dval, v_row, v_row, tile),
+                     ahead_of(line->packed + (size_t)(t + 1) * local->packed_stride, CACHE_LINE, CACHE_LINE,
+                              t + 1 < local->key_tiles ? (int64_t)local->packed_stride / CACHE_LINE : 0)};
+    const int64_t lines = ((int64_t)local->packed_stride / CACHE_LINE + p.count - 1) / p.count;
     for (int64_t index = 0; index < p.count; index++) {
-        for (int n = 0; n < 4; n++) look_ahead(&soon[n], some);
-        backward_panel(local, args, block, p, index, count, first, last - first, from, to, bad, w);
+        for (int n = 0; n < 3; n++) look_ahead(&soon[n], n == 2 ? lines : (tile + p.count - 1) / p.count);
+        backward_panel(local, args, block, p, index, count, first, last - first, from, to, &packed, w);
         lao_tick(run, (double)(lao_max(w->high[index] - w->low[index], 0) * panel_rows(p, index)));
         if (lao_stopped(run)) return;
     }
@@ -405,16 +424,16 @@ static void backward_finish(const lao *local, const lao_backward_args *args, con
 }
 
 static void backward_task(const lao *local, const lao_backward_args *args, const lao_block *block, void *work,
-                          void *partial, void *sums, const lao_line *line, double *d_sink, lao_run *run) {
+                          void *partial, const lao_line *line, double *d_sink, lao_run *run) {
     backward_work w;
     backward_carve(local, work, &w);
     if (partial) w.dq = partial;
-    for (int lane = 0; lane < PANEL; lane++) w.one[lane] = 1, w.top[lane] = 0;
+    for (int lane = 0; lane < PANEL; lane++) w.one[lane] = 1;
     backward_rows(local, args, block, &w);
     const int64_t tile = local->backward.k_tile;
     for (int64_t t = block->j0 / tile; t * tile < block->j1; t++) {
         if (line->turn[t] < 0) continue;
-        backward_tile(local, args, block, t, sums, line, &w, run);
+        backward_tile(local, args, block, t, line, &w, run);
         if (lao_stopped(run)) return;
     }
     if (d_sink) sink_gradients(local, args, block, &w, d_sink);

@@ -3,17 +3,6 @@
 
 #define FEW_KEYS 64 /* keys whose scores are taken together: 32 KiB of K and as much of V at d = 128 in f32 */
 
-INLINE vf load_as(const burst_dtype dtype, const char *at) {
-#ifdef SIMD_F64
-    (void)dtype;
-    return v_load((const real *)(const void *)at);
-#else
-    if (dtype == BURST_F32) return v_load((const real *)(const void *)at);
-    if (dtype == BURST_BF16) return v_load_bf16((const uint16_t *)(const void *)at);
-    return v_load_f16((const uint16_t *)(const void *)at);
-#endif
-}
-
 INLINE real sum_lanes(vf x) {
     real lanes[LANES], total = 0;
     v_store(lanes, x);
@@ -21,13 +10,6 @@ INLINE real sum_lanes(vf x) {
         for (int i = 0; i < l; i++) lanes[i] += lanes[i + l];
     total = lanes[0];
     return total;
-}
-
-/* the d % LANES last dims of a row, as reals, 0 behind */
-INLINE vf load_tail(const burst_dtype dtype, const char *at, int64_t n) {
-    char bytes[LANES * sizeof(real)] = {0};
-    memcpy(bytes, at, (size_t)n * dtype_bytes(dtype));
-    return load_as(dtype, bytes);
 }
 
 /* score[j] = q . k[j] for n keys, `stride` bytes apart; q is padded with 0 to whole vectors */
@@ -179,7 +161,7 @@ static void forward_few(const lao *local, const lao_forward_args *args, const la
     const int64_t d = local->shape.head_dim, dv = local->shape.value_dim;
     const int64_t wide = lao_round_up(d, LANES), width = panel_vectors(p, 0) * LANES;
     for (int64_t r = 0; r < p.rows; r++) {
-        real *q = w->q + r * wide, *o = w->v + r * lao_round_up(dv, LANES);
+        real *q = w->q + r * wide, *o = w->tiles[0].v + r * lao_round_up(dv, LANES);
         memset(q, 0, (size_t)wide * sizeof *q);
         memset(o, 0, (size_t)lao_round_up(dv, LANES) * sizeof *o);
         row_load(dtype, tensor_row(&args->q, dtype, block->b, row_query(block, r), row_head(block, r)), d, q);
@@ -197,12 +179,12 @@ static void forward_few(const lao *local, const lao_forward_args *args, const la
                 lao_interval(rect, i, &a, &b);
                 a = lao_max(a, step), b = lao_min(b, lao_min(step + FEW_KEYS, block->j1));
                 if (a < b)
-                    few_row(local, args, block, rect, a, b, w->q + r * wide, r, w->v + r * lao_round_up(dv, LANES), w);
+                    few_row(local, args, block, rect, a, b, w->q + r * wide, r, w->tiles[0].v + r * lao_round_up(dv, LANES), w);
             }
         }
         lao_tick(run, (double)(p.rows * FEW_KEYS));
         if (lao_stopped(run)) return;
     }
     for (int64_t r = 0; r < p.rows; r++)
-        for (int64_t x = 0; x < dv; x++) w->o[x * width + r] = w->v[r * lao_round_up(dv, LANES) + x];
+        for (int64_t x = 0; x < dv; x++) w->o[x * width + r] = w->tiles[0].v[r * lao_round_up(dv, LANES) + x];
 }

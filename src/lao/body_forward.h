@@ -4,11 +4,20 @@
 
 #define FEW_ROWS 3 /* up to so many rows go through body_few.h */
 
-typedef struct forward_work {
-    real *q, *o, *m, *sum; /* the block's rows, in panels */
-    real *score, *k, *v, *row, *old, *top, *keep;
+/* A tile of keys on its way: which rectangles meet it, and how far it is packed. */
+typedef struct key_tile {
+    real *k, *v; /* K rows, V groups */
     int32_t *bad;
     uint32_t *active;
+    size_t count;                /* rectangles; 0: there is no further tile */
+    int64_t begin, end, packed;  /* keys */
+    int64_t bad_count, next;     /* next: where to look for the tile behind */
+} key_tile;
+
+typedef struct forward_work {
+    real *q, *o, *m, *sum; /* the block's rows, in panels */
+    real *score, *row, *old, *top, *keep;
+    key_tile tiles[2]; /* the one worked on, and the next, which is packed meanwhile */
 } forward_work;
 
 static size_t forward_carve(const lao *local, char *base, forward_work *w) {
@@ -22,15 +31,18 @@ static size_t forward_carve(const lao *local, char *base, forward_work *w) {
     w->m = carve(&c, rows, sizeof(real));
     w->sum = carve(&c, rows, sizeof(real));
     w->score = carve(&c, keys * PANEL, sizeof(real));
-    /* a score step starts at any key of the tile and may run over its end */
-    w->k = carve(&c, (keys + 2 * QK_ROWS) * d, sizeof(real));
-    w->v = carve(&c, keys * dv, sizeof(real));
+    for (int n = 0; n < 2; n++) {
+        key_tile *tile = &w->tiles[n];
+        /* a score step starts at any key of the tile and may run over its end */
+        tile->k = carve(&c, (keys + 2 * QK_ROWS) * d, sizeof(real));
+        tile->v = carve(&c, group_jump(cut) / GROUP * dv, sizeof(real));
+        tile->bad = carve(&c, keys, sizeof(int32_t));
+        tile->active = carve(&c, cut->index.most, sizeof(uint32_t));
+    }
     w->row = carve(&c, wide, sizeof(real));
     w->old = carve(&c, wide, sizeof(real));
     w->top = carve(&c, PANEL, sizeof(real));
     w->keep = carve(&c, PANEL, sizeof(real));
-    w->bad = carve(&c, keys, sizeof(int32_t));
-    w->active = carve(&c, cut->index.most, sizeof(uint32_t));
     return c.used;
 }
 static size_t forward_bytes(const lao *local) {
@@ -79,27 +91,25 @@ KERNEL void add_bad_keys(const lao *local, const lao_block *block, const lao_ten
 
 /* One panel through one rectangle of the packed key tile. */
 static void forward_panel(const lao *local, const lao_forward_args *args, const lao_block *block, panels p,
-                          int64_t index, const lao_rect *rect, const reach *r, int64_t tile_first, int64_t bad_count,
+                          int64_t index, const lao_rect *rect, const reach *r, const key_tile *tile,
                           forward_work *w) {
     const int64_t d = local->shape.head_dim, dv = lao_round_up(local->shape.value_dim, GROUP), n = r->end - r->begin;
-    const int64_t jump = lao_round_up(local->forward.k_tile, 2 * QK_ROWS) * GROUP;
+    const int64_t jump = group_jump(&local->forward);
     const int nv = panel_vectors(p, index);
-    const bool modified = local->shape.softcap > 0 || local->shape.alibi;
-    for (int lane = 0; lane < PANEL; lane++) w->top[lane] = -(real)INFINITY;
-    scores(nv, n, d, w->q + index * PANEL * d, w->k + r->begin * d, d, w->score, w->top);
-    if (modified) {
+    scores(nv, n, d, w->q + index * PANEL * d, tile->k + r->begin * d, d, w->score);
+    if (local->shape.softcap > 0 || local->shape.alibi) {
         slopes alibi;
-        if (local->shape.alibi) slopes_of(local, block, p, index, rect, tile_first + r->begin, &alibi);
+        if (local->shape.alibi) slopes_of(local, block, p, index, rect, tile->begin + r->begin, &alibi);
         modify(local, nv, n, w->score, local->shape.alibi ? &alibi : NULL, NULL);
     }
     hide_edges(nv, w->score, r);
-    if (modified || !r->full) top_of(nv, n, w->score, w->top);
+    top_of(nv, n, w->score, w->top);
     fold(nv, n, w->score, (real)score_factor(local), w->top, w->m + index * PANEL, w->sum + index * PANEL, w->keep);
     real *o = w->o + index * PANEL * dv;
-    gather(nv, n, dv, w->score, w->v + r->begin * GROUP, jump, o, w->keep);
-    if (bad_count) {
-        add_bad_keys(local, block, &args->v, local->shape.value_dim, nv, r, w->score, w->bad, bad_count, tile_first,
-                     w->row, o);
+    gather(nv, n, dv, w->score, tile->v + r->begin * GROUP, jump, o, w->keep);
+    if (tile->bad_count) {
+        add_bad_keys(local, block, &args->v, local->shape.value_dim, nv, r, w->score, tile->bad, tile->bad_count,
+                     tile->begin, w->row, o);
     }
 }
 
@@ -144,34 +154,58 @@ static void forward_finish(const lao *local, const lao_forward_args *args, const
     }
 }
 
+/* The first tile from key `first` on that the block meets. */
+static void find_tile(const lao *local, const lao_block *block, int64_t first, key_tile *tile) {
+    tile->count = 0;
+    tile->packed = tile->bad_count = 0;
+    for (; first < block->j1 && !tile->count; first += local->forward.k_tile) {
+        tile->count = active_rects(block, first, lao_min(first + local->forward.k_tile, block->j1), tile->active,
+                                   &tile->begin, &tile->end);
+    }
+    tile->next = first;
+}
+
+/* Packs up to `keys` more keys of the tile. In small portions, while the tile before is worked on: rows lie far apart in
+ * [tokens][heads][dim], often on the same cache sets, and a whole tile of them does not stay in cache until it is read. */
+static void pack_some(const lao *local, const lao_forward_args *args, const lao_block *block, int64_t keys,
+                      key_tile *tile, real *row) {
+    const burst_dtype dtype = local->shape.dtype;
+    const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, done = tile->packed;
+    if (!tile->count || done == tile->end - tile->begin) return;
+    const int64_t first = tile->begin + done, last = lao_min(first + keys, tile->end);
+    pack_keys(block, &args->k, dtype, d, first, last, tile->k + done * d, d);
+    const int64_t bad = pack_groups(block, &args->v, dtype, dv, first, last, NULL, row, tile->v + done * GROUP,
+                                    group_jump(&local->forward), tile->bad + tile->bad_count);
+    for (int64_t n = 0; n < bad; n++) tile->bad[tile->bad_count + n] += (int32_t)done;
+    tile->bad_count += bad;
+    tile->packed += last - first;
+    ahead soon[2] = {ahead_keys(block, &args->k, dtype, d, last, lao_min(last + keys, tile->end)),
+                     ahead_keys(block, &args->v, dtype, dv, last, lao_min(last + keys, tile->end))};
+    for (int n = 0; n < 2; n++) look_ahead(&soon[n], keys);
+}
+
 static void forward_panels(const lao *local, const lao_forward_args *args, const lao_block *block, forward_work *w,
                            lao_run *run) {
     const panels p = panels_of(block);
-    const burst_dtype dtype = local->shape.dtype;
-    const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, tile = local->forward.k_tile;
-    const int64_t jump = lao_round_up(tile, 2 * QK_ROWS) * GROUP;
-    pack_panels(block, &args->q, dtype, d, local->shape.scale < 0 ? -1 : 1, w->row, w->q);
-    for (int64_t first = block->j0; first < block->j1; first += tile) {
-        int64_t begin, end;
-        const size_t count = active_rects(block, first, lao_min(first + tile, block->j1), w->active, &begin, &end);
-        if (!count) continue;
-        pack_keys(block, &args->k, dtype, d, begin, end, w->k, d);
-        const int64_t bad = pack_groups(block, &args->v, dtype, dv, begin, end, w->row, w->v, jump, w->bad);
-        const int64_t next = first + tile, next_end = lao_min(next + tile, block->j1);
-        ahead keys = ahead_keys(block, &args->k, dtype, d, next, next_end);
-        ahead values = ahead_keys(block, &args->v, dtype, dv, next, next_end);
+    const int64_t some = (local->forward.k_tile + p.count - 1) / p.count;
+    pack_panels(block, &args->q, local->shape.dtype, local->shape.head_dim, local->shape.scale < 0 ? -1 : 1, w->row,
+                w->q);
+    find_tile(local, block, block->j0, &w->tiles[0]);
+    for (int now = 0; w->tiles[now].count; now = !now) {
+        key_tile *tile = &w->tiles[now], *next = &w->tiles[!now];
+        pack_some(local, args, block, local->forward.k_tile, tile, w->row);
+        find_tile(local, block, tile->next, next);
         for (int64_t index = 0; index < p.count; index++) {
             double pairs = 0;
-            look_ahead(&keys, (tile + p.count - 1) / p.count);
-            look_ahead(&values, (tile + p.count - 1) / p.count);
-            for (size_t n = 0; n < count; n++) {
-                const lao_rect *rect = &block->rects[w->active[n]];
+            for (size_t n = 0; n < tile->count; n++) {
+                const lao_rect *rect = &block->rects[tile->active[n]];
                 reach r;
-                reach_of(block, p, index, rect, begin, end, &r);
+                reach_of(block, p, index, rect, tile->begin, tile->end, &r);
                 if (r.begin >= r.end) continue;
-                forward_panel(local, args, block, p, index, rect, &r, begin, bad, w);
+                forward_panel(local, args, block, p, index, rect, &r, tile, w);
                 pairs += (double)((r.end - r.begin) * panel_rows(p, index));
             }
+            pack_some(local, args, block, some, next, w->row);
             lao_tick(run, pairs);
             if (lao_stopped(run)) return;
         }

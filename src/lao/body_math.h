@@ -37,7 +37,7 @@ INLINE double base_log(double x) { return log2(x); }
 INLINE vf v_power_body(vf y, vf c, vf least, const int degree) {
     const vf magic = v_set(12582912.0f + 127.0f);
     y = v_max(least, y);
-    const vf t = v_add(v_mul(y, c), magic);
+    const vf t = v_fma(y, c, magic);
     const vf f = v_fma(y, c, v_sub(magic, t));
     vf p;
     if (degree == 5) {
@@ -84,32 +84,64 @@ INLINE uint16_t bf16_of(float x) {
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16 | 0x40u) : rounded);
 }
 
-/* One row of n elements of `dtype` -> reals. */
-KERNEL void row_load(burst_dtype dtype, const void *from, int64_t n, real *to) {
+/* x * 0 is 0 for what is finite, and NaN otherwise: sums of it tell. */
+INLINE bool all_zero(vf sum) {
+    real lanes[LANES], total = 0;
+    v_store(lanes, sum);
+    for (int l = 0; l < LANES; l++) total += lanes[l];
+    return total == 0;
+}
+
+INLINE vf load_as(const burst_dtype dtype, const char *at) {
 #ifdef SIMD_F64
     (void)dtype;
-    memcpy(to, from, (size_t)n * sizeof *to);
+    return v_load((const real *)(const void *)at);
 #else
+    if (dtype == BURST_F32) return v_load((const real *)(const void *)at);
+    if (dtype == BURST_BF16) return v_load_bf16((const uint16_t *)(const void *)at);
+    return v_load_f16((const uint16_t *)(const void *)at);
+#endif
+}
+INLINE size_t dtype_bytes(burst_dtype dtype) { return dtype == BURST_F64 ? 8 : dtype == BURST_F32 ? 4 : 2; }
+
+/* The last n dims of a row, fewer than a vector, as reals, 0 behind. */
+INLINE vf load_tail(const burst_dtype dtype, const char *at, int64_t n) {
+    char bytes[LANES * sizeof(real)] = {0};
+    memcpy(bytes, at, (size_t)n * dtype_bytes(dtype));
+    return load_as(dtype, bytes);
+}
+
+INLINE bool row_load_body(const burst_dtype dtype, const char *from, int64_t n, real *to) {
+    const int64_t size = (int64_t)dtype_bytes(dtype);
+    vf zeros = v_set(0);
     int64_t x = 0;
-    const uint16_t *half = from;
-    uint16_t tail[LANES] = {0};
-    real wide[LANES];
-    if (dtype == BURST_F32) {
-        memcpy(to, from, (size_t)n * sizeof *to);
-        return;
-    }
     for (; x + LANES <= n; x += LANES) {
-        v_store(to + x, dtype == BURST_BF16 ? v_load_bf16(half + x) : v_load_f16(half + x));
+        const vf a = load_as(dtype, from + x * size);
+        v_store(to + x, a);
+        zeros = v_fma(a, v_set(0), zeros);
     }
-    if (x == n) return;
-    memcpy(tail, half + x, (size_t)(n - x) * sizeof *tail);
-    v_store(wide, dtype == BURST_BF16 ? v_load_bf16(tail) : v_load_f16(tail));
-    memcpy(to + x, wide, (size_t)(n - x) * sizeof *to);
+    if (x < n) {
+        real wide[LANES];
+        const vf a = load_tail(dtype, from + x * size, n - x);
+        v_store(wide, a);
+        memcpy(to + x, wide, (size_t)(n - x) * sizeof *to);
+        zeros = v_fma(a, v_set(0), zeros);
+    }
+    return all_zero(zeros);
+}
+/* One row of n elements of `dtype` -> reals; true if all are finite. */
+INLINE bool row_load(burst_dtype dtype, const char *from, int64_t n, real *to) {
+#ifdef SIMD_F64
+    return row_load_body(dtype, from, n, to);
+#else
+    if (dtype == BURST_F32) return row_load_body(BURST_F32, from, n, to);
+    if (dtype == BURST_BF16) return row_load_body(BURST_BF16, from, n, to);
+    return row_load_body(BURST_F16, from, n, to);
 #endif
 }
 
 /* One row of reals -> n elements of `dtype`. With `add`, what is there is added first, in `old` (n reals of scratch). */
-KERNEL void row_store(burst_dtype dtype, real *from, int64_t n, void *to, bool add, real *old) {
+KERNEL void row_store(burst_dtype dtype, real *from, int64_t n, char *to, bool add, real *old) {
     if (add) {
         row_load(dtype, to, n, old);
         for (int64_t x = 0; x < n; x++) from[x] += old[x];
@@ -118,7 +150,7 @@ KERNEL void row_store(burst_dtype dtype, real *from, int64_t n, void *to, bool a
     (void)dtype;
     memcpy(to, from, (size_t)n * sizeof *from);
 #else
-    uint16_t *half = to;
+    uint16_t *half = (uint16_t *)(void *)to;
     if (dtype == BURST_F32) {
         memcpy(to, from, (size_t)n * sizeof *from);
     } else if (dtype == BURST_BF16) {
@@ -136,22 +168,8 @@ KERNEL void row_store(burst_dtype dtype, real *from, int64_t n, void *to, bool a
 #endif
 }
 
-INLINE size_t dtype_bytes(burst_dtype dtype) { return dtype == BURST_F64 ? 8 : dtype == BURST_F32 ? 4 : 2; }
-
 INLINE char *tensor_row(const lao_tensor *t, burst_dtype dtype, int64_t b, int64_t token, int64_t head) {
     return (char *)t->data + (b * t->batch + token * t->token + head * t->head) * (int64_t)dtype_bytes(dtype);
-}
-
-/* 1 if every element is finite: x * 0 is 0 then, and NaN otherwise. */
-KERNEL bool row_finite(const real *x, int64_t n) {
-    vf sum = v_set(0);
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) sum = v_fma(v_load(x + i), v_set(0), sum);
-    real lanes[LANES], total = 0;
-    v_store(lanes, sum);
-    for (int l = 0; l < LANES; l++) total += lanes[l];
-    for (; i < n; i++) total += x[i] * 0;
-    return total == 0;
 }
 
 /* n numbers, a multiple of the lanes: BASE^x and tanh */

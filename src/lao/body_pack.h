@@ -2,6 +2,7 @@
  * panels and key intervals a block has. Packing is paid once per task (queries) or once per tile (keys). */
 
 #define CACHE_LINE 64
+#define ROWS_AHEAD 6 /* rows asked for before they are packed: about a memory latency's worth of packing */
 
 /* The rows of a block in panels of PANEL rows; the last may have fewer vectors. */
 typedef struct panels {
@@ -19,59 +20,6 @@ INLINE int panel_vectors(panels p, int64_t index) {
 INLINE int64_t panel_rows(panels p, int64_t index) { return lao_min(p.rows - index * PANEL, PANEL); }
 INLINE int64_t row_head(const lao_block *block, int64_t row) { return block->h0 + row / block->ni; }
 INLINE int64_t row_query(const lao_block *block, int64_t row) { return block->i0 + row % block->ni; }
-
-/* Row r of the block -> out[panel][x][lane], rows behind the last are 0; times sign. */
-KERNEL void pack_panels(const lao_block *block, const lao_tensor *t, burst_dtype dtype, int64_t dims, real sign,
-                        real *row, real *out) {
-    const panels p = panels_of(block);
-    for (int64_t index = 0; index < p.count; index++) {
-        const int64_t width = panel_vectors(p, index) * LANES;
-        real *to = out + index * PANEL * dims;
-        for (int64_t lane = 0; lane < width; lane++) {
-            const int64_t r = index * PANEL + lane;
-            if (r >= p.rows) {
-                for (int64_t x = 0; x < dims; x++) to[x * width + lane] = 0;
-                continue;
-            }
-            row_load(dtype, tensor_row(t, dtype, block->b, row_query(block, r), row_head(block, r)), dims, row);
-            for (int64_t x = 0; x < dims; x++) to[x * width + lane] = sign * row[x];
-        }
-    }
-}
-
-/* Keys first .. last-1 of kv head g -> out[key][stride]. */
-KERNEL void pack_keys(const lao_block *block, const lao_tensor *t, burst_dtype dtype, int64_t dims, int64_t first,
-                      int64_t last, real *out, int64_t stride) {
-    for (int64_t j = first; j < last; j++) {
-        row_load(dtype, tensor_row(t, dtype, block->b, j, block->g), dims, out + (j - first) * stride);
-    }
-}
-
-/* One row -> out[dim / GROUP][GROUP], dims padded with 0 behind the row (the caller's). A row that is not finite goes in
- * as 0 and false is returned: 0 * NaN would reach rows that may not see it (see add_bad_keys). */
-INLINE bool group_row(const real *row, int64_t dims, real *out, int64_t jump) {
-    const bool finite = row_finite(row, dims);
-    for (int64_t x = 0; x < dims; x += GROUP, out += jump) {
-        if (finite)
-            memcpy(out, row + x, GROUP * sizeof *out);
-        else
-            memset(out, 0, GROUP * sizeof *out);
-    }
-    return finite;
-}
-
-/* Keys first .. last-1 -> out[dim / GROUP][key][GROUP]; bad: those that are not finite. row: scratch. */
-KERNEL int64_t pack_groups(const lao_block *block, const lao_tensor *t, burst_dtype dtype, int64_t dims, int64_t first,
-                           int64_t last, real *row, real *out, int64_t jump, int32_t *bad) {
-    const int64_t padded = lao_round_up(dims, GROUP);
-    int64_t bad_count = 0;
-    for (int64_t x = dims; x < padded; x++) row[x] = 0;
-    for (int64_t j = first; j < last; j++) {
-        row_load(dtype, tensor_row(t, dtype, block->b, j, block->g), dims, row);
-        if (!group_row(row, padded, out + (j - first) * GROUP, jump)) bad[bad_count++] = (int32_t)(j - first);
-    }
-    return bad_count;
-}
 
 /* Rows that will be packed next, asked for a few at a time while the present ones are worked on: they lie far apart
  * ([tokens][heads][dim]), and the hardware does not see them coming. */
@@ -94,6 +42,71 @@ INLINE ahead ahead_keys(const lao_block *block, const lao_tensor *t, burst_dtype
     if (first >= last) return (ahead){NULL, 0, 0, 0};
     const int64_t size = (int64_t)dtype_bytes(dtype);
     return ahead_of(tensor_row(t, dtype, block->b, first, block->g), t->token * size, dims * size, last - first);
+}
+
+/* Row r of the block -> out[panel][x][lane], rows behind the last are 0; times sign. */
+KERNEL void pack_panels(const lao_block *block, const lao_tensor *t, burst_dtype dtype, int64_t dims, real sign,
+                        real *row, real *out) {
+    const panels p = panels_of(block);
+    for (int64_t index = 0; index < p.count; index++) {
+        const int64_t width = panel_vectors(p, index) * LANES;
+        real *to = out + index * PANEL * dims;
+        for (int64_t lane = 0; lane < width; lane++) {
+            const int64_t r = index * PANEL + lane;
+            if (r >= p.rows) {
+                for (int64_t x = 0; x < dims; x++) to[x * width + lane] = 0;
+                continue;
+            }
+            const int64_t later = lao_min(r + ROWS_AHEAD, p.rows - 1);
+            ahead soon = ahead_of(tensor_row(t, dtype, block->b, row_query(block, later), row_head(block, later)), 0,
+                                  dims * (int64_t)dtype_bytes(dtype), 1);
+            look_ahead(&soon, 1);
+            row_load(dtype, tensor_row(t, dtype, block->b, row_query(block, r), row_head(block, r)), dims, row);
+            for (int64_t x = 0; x < dims; x++) to[x * width + lane] = sign * row[x];
+        }
+    }
+}
+
+/* Keys first .. last-1 of kv head g -> out[key][stride]. */
+KERNEL void pack_keys(const lao_block *block, const lao_tensor *t, burst_dtype dtype, int64_t dims, int64_t first,
+                      int64_t last, real *out, int64_t stride) {
+    ahead soon = ahead_keys(block, t, dtype, dims, first + ROWS_AHEAD, last);
+    for (int64_t j = first; j < last; j++) {
+        look_ahead(&soon, 1);
+        row_load(dtype, tensor_row(t, dtype, block->b, j, block->g), dims, out + (j - first) * stride);
+    }
+}
+
+/* From one group of dims to the next; an odd number of cache lines, or a row's groups fall on few cache sets. */
+INLINE int64_t group_jump(const lao_cut *cut) { return (lao_round_up(cut->k_tile, 8) + 4) * GROUP; }
+
+/* One row -> out[dim / GROUP][GROUP], dims a multiple of GROUP. A row that is not finite goes in as 0: 0 * NaN would
+ * reach rows that may not see it (see add_bad_keys). */
+INLINE void group_row(const real *row, bool finite, int64_t dims, real *out, int64_t jump) {
+    for (int64_t x = 0; x < dims; x += GROUP, out += jump) {
+        if (finite) memcpy(out, row + x, GROUP * sizeof *out);
+        else memset(out, 0, GROUP * sizeof *out);
+    }
+}
+
+/* Keys first .. last-1 -> out[dim / GROUP][key][GROUP], dims padded with 0; bad: those that are not finite. With rows, the
+ * row itself stays there, [key][dims]. scratch: a row. */
+KERNEL int64_t pack_groups(const lao_block *block, const lao_tensor *t, burst_dtype dtype, int64_t dims, int64_t first,
+                           int64_t last, real *rows, real *scratch, real *out, int64_t jump, int32_t *bad) {
+    const int64_t padded = lao_round_up(dims, GROUP);
+    int64_t bad_count = 0;
+    ahead soon = ahead_keys(block, t, dtype, dims, first + ROWS_AHEAD, last);
+    for (int64_t x = dims; x < padded; x++) scratch[x] = 0;
+    for (int64_t j = first; j < last; j++) {
+        look_ahead(&soon, 1);
+        const char *from = tensor_row(t, dtype, block->b, j, block->g);
+        real *row = rows && dims == padded ? rows + (j - first) * dims : scratch;
+        const bool finite = row_load(dtype, from, dims, row);
+        group_row(row, finite, padded, out + (j - first) * GROUP, jump);
+        if (rows && dims != padded) memcpy(rows + (j - first) * dims, row, (size_t)dims * sizeof *row);
+        if (!finite) bad[bad_count++] = (int32_t)(j - first);
+    }
+    return bad_count;
 }
 
 /* Which keys of a tile each lane of a panel sees through one rectangle, relative to the tile's first key. */

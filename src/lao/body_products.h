@@ -2,7 +2,8 @@
  *   scores   s[key][row]   = sum over dims of k[key][dim] * q[dim][row]       keys are broadcast
  *   gather   o[dim][row]  += sum over keys of v[dim][key] * p[key][row]       value dims are broadcast
  *   scatter  c[key][dim]  += sum over rows of p[key][row] * b[row][dim]       lanes are dims, P is broadcast
- * Each is a plain loop over registers in a function of its own: inlined into its caller, the compiler spills.
+ * Each is a plain loop over registers in a function of its own: inlined into its caller, the compiler spills. Unrolled by
+ * 4 it does not need the whole front end, which another thread of the core may be using: 82 % -> 95 % of peak then.
  * A panel is at most 3 vectors of rows; narrower panels (1 or 2 vectors) take more broadcast rows to keep the FMAs busy. */
 
 #define PANEL_VECTORS 3
@@ -14,15 +15,17 @@
 /* keys of one scores step beside nv vectors of rows */
 INLINE int scores_rows(int nv) { return nv == 1 ? 2 * QK_ROWS : QK_ROWS; }
 
-/* s[n][nv * LANES]; n is rounded up to the step, so s and k need slack behind; top[row] = max(top, s) over the n keys. */
+/* s[n][nv * LANES]; n is rounded up to the step, so s and k need slack behind. (Taking the
+ * maximum here, while the sums are in registers, costs more than reading them again: 4 % at d = 64.) */
 INLINE void scores_body(const int nv, const int mr, int64_t n, int64_t d, const real *restrict q,
-                        const real *restrict k, int64_t stride, real *restrict s, real *restrict top) {
+                        const real *restrict k, int64_t stride, real *restrict s) {
     for (int64_t j = 0; j < n; j += mr) {
         vf sum[2 * QK_ROWS][PANEL_VECTORS];
         for (int i = 0; i < mr; i++)
             for (int v = 0; v < nv; v++) sum[i][v] = v_set(0);
         const real *key = k + j * stride;
         const real *row = q;
+#pragma GCC unroll 4
         for (int64_t x = 0; x < d; x++) {
             vf b[PANEL_VECTORS];
             for (int v = 0; v < nv; v++) {
@@ -38,31 +41,21 @@ INLINE void scores_body(const int nv, const int mr, int64_t n, int64_t d, const 
         real *out = s + j * nv * LANES;
         for (int i = 0; i < mr; i++)
             for (int v = 0; v < nv; v++) v_store(out + (i * nv + v) * LANES, sum[i][v]);
-        const int valid = n - j < mr ? (int)(n - j) : mr;
-        for (int v = 0; v < nv; v++) {
-            vf m = v_load(top + v * LANES);
-            if (valid == mr) {
-                for (int i = 0; i < mr; i++) m = v_max(m, sum[i][v]);
-            } else {
-                for (int i = 0; i < valid; i++) m = v_max(m, v_load(out + (i * nv + v) * LANES));
-            }
-            v_store(top + v * LANES, m);
-        }
     }
 }
-KERNEL void scores_1(int64_t n, int64_t d, const real *q, const real *k, int64_t stride, real *s, real *top) {
-    scores_body(1, 2 * QK_ROWS, n, d, q, k, stride, s, top);
+KERNEL void scores_1(int64_t n, int64_t d, const real *q, const real *k, int64_t stride, real *s) {
+    scores_body(1, 2 * QK_ROWS, n, d, q, k, stride, s);
 }
-KERNEL void scores_2(int64_t n, int64_t d, const real *q, const real *k, int64_t stride, real *s, real *top) {
-    scores_body(2, QK_ROWS, n, d, q, k, stride, s, top);
+KERNEL void scores_2(int64_t n, int64_t d, const real *q, const real *k, int64_t stride, real *s) {
+    scores_body(2, QK_ROWS, n, d, q, k, stride, s);
 }
-KERNEL void scores_3(int64_t n, int64_t d, const real *q, const real *k, int64_t stride, real *s, real *top) {
-    scores_body(3, QK_ROWS, n, d, q, k, stride, s, top);
+KERNEL void scores_3(int64_t n, int64_t d, const real *q, const real *k, int64_t stride, real *s) {
+    scores_body(3, QK_ROWS, n, d, q, k, stride, s);
 }
-static void scores(int nv, int64_t n, int64_t d, const real *q, const real *k, int64_t stride, real *s, real *top) {
-    if (nv == 3) scores_3(n, d, q, k, stride, s, top);
-    if (nv == 2) scores_2(n, d, q, k, stride, s, top);
-    if (nv == 1) scores_1(n, d, q, k, stride, s, top);
+static void scores(int nv, int64_t n, int64_t d, const real *q, const real *k, int64_t stride, real *s) {
+    if (nv == 3) scores_3(n, d, q, k, stride, s);
+    if (nv == 2) scores_2(n, d, q, k, stride, s);
+    if (nv == 1) scores_1(n, d, q, k, stride, s);
 }
 
 /* o[dims][nv * LANES] = o * keep[row] + sum over n keys; dims is a multiple of GROUP; v[dim / GROUP] starts every `jump`
@@ -78,6 +71,7 @@ INLINE void gather_body(const int nv, const int groups, int64_t n, int64_t dims,
         }
         const real *row = p;
         const real *val = v + x / GROUP * jump;
+#pragma GCC unroll 4
         for (int64_t j = 0; j < n; j++) {
             vf b[PANEL_VECTORS];
             for (int c = 0; c < nv; c++) {
@@ -122,6 +116,7 @@ INLINE void scatter_body(int64_t panels, int64_t jump, int64_t width, const real
         for (int v = 0; v < KV_VECTORS; v++) sum[i][v] = v_load(c + i * stride + v * LANES);
     for (int64_t panel = 0; panel < panels; panel++) {
         const real *a = p + panel * jump;
+#pragma GCC unroll 4
         for (int64_t r = 0; r < width; r++) {
             vf row[KV_VECTORS];
             for (int v = 0; v < KV_VECTORS; v++) {

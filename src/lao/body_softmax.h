@@ -71,12 +71,26 @@ static void hide_edges(int nv, real *s, const reach *r) {
     hide(nv, high, r->end, s, r->begin, r);
 }
 
-KERNEL void top_of(int nv, int64_t n, const real *s, real *top) {
-    for (int v = 0; v < nv; v++) {
-        vf m = v_set(-(real)INFINITY);
-        for (int64_t j = 0; j < n; j++) m = v_max(m, v_load(s + (j * nv + v) * LANES));
-        v_store(top + v * LANES, m);
+/* top[row] = the largest of n scores */
+INLINE void top_body(const int nv, int64_t n, const real *s, real *top) {
+    vf even[PANEL_VECTORS], odd[PANEL_VECTORS];
+    for (int v = 0; v < nv; v++) even[v] = odd[v] = v_set(-(real)INFINITY);
+    int64_t j = 0;
+    for (; j + 2 <= n; j += 2, s += 2 * nv * LANES) {
+        for (int v = 0; v < nv; v++) {
+            even[v] = v_max(even[v], v_load(s + v * LANES));
+            odd[v] = v_max(odd[v], v_load(s + (nv + v) * LANES));
+        }
     }
+    for (int v = 0; v < nv; v++) {
+        if (j < n) even[v] = v_max(even[v], v_load(s + v * LANES));
+        v_store(top + v * LANES, v_max(even[v], odd[v]));
+    }
+}
+KERNEL void top_of(int nv, int64_t n, const real *s, real *top) {
+    if (nv == 3) top_body(3, n, s, top);
+    else if (nv == 2) top_body(2, n, s, top);
+    else top_body(1, n, s, top);
 }
 
 /* where a row has seen nothing its maximum is -inf; 0 then serves as reference, so that no -inf - -inf arises */

@@ -50,6 +50,8 @@ static inline int lao_stopped(const lao_run *run) { return __atomic_load_n(&run-
 typedef struct lao_line {
     const int32_t *turn; /* -1: no business there */
     int32_t *passed;
+    int32_t *ready; /* 1: the tile's keys are packed; the first in line does it, once for all */
+    char *sums, *packed; /* of the kv head */
 } lao_line;
 
 typedef struct lao_kernels {
@@ -61,14 +63,15 @@ typedef struct lao_kernels {
     size_t (*forward_partial)(const lao *local);
     size_t (*backward_partial)(const lao *local);
     size_t (*sums_bytes)(const lao *local);
+    size_t (*packed_bytes)(const lao *local); /* of one key tile, packed */
     /* partial: NULL, or where the task leaves (sums, max, sum) instead of the result */
     void (*forward)(const lao *local, const lao_forward_args *args, const lao_block *block, void *work, void *partial,
                     lao_run *run);
     void (*forward_merge)(const lao *local, const lao_forward_args *args, const lao_block *block, void *work,
                           const void *partials, size_t stride);
-    /* sums: f32 sums of d_k and d_v of the kv head; d_sink: NULL, or [block->heads] of this task */
+    /* d_sink: NULL, or [block->heads] of this task */
     void (*backward)(const lao *local, const lao_backward_args *args, const lao_block *block, void *work, void *partial,
-                     void *sums, const lao_line *line, double *d_sink, lao_run *run);
+                     const lao_line *line, double *d_sink, lao_run *run);
     void (*backward_merge)(const lao *local, const lao_backward_args *args, const lao_block *block, void *work,
                            const void *partials, size_t stride);
     /* the two approximations on n numbers, for tests of their bounds */
@@ -89,13 +92,15 @@ struct lao {
     int64_t *order;    /* forward: list * tiles + tile, longest first */
     double pairs;      /* of one head, all batch rows */
     /* one allocation for the index and order, one for the rest */
-    size_t bytes, work_stride, partial_stride, sums_stride;
+    size_t bytes, work_stride, partial_stride, sums_stride, packed_stride;
     void *tables, *memory;
     /* carved from memory */
     char *work;               /* [threads][work_stride] */
     char *partials;           /* [block][chunk][partial_stride] */
     char *sums;               /* [slots][sums_stride] */
+    char *packed;             /* [slots][key_tiles][packed_stride] */
     int32_t *issued, *passed; /* [slots][key_tiles]: tasks sent to a tile, tasks that have been there */
+    int32_t *ready;           /* [slots][key_tiles] */
     int32_t *turn;            /* [threads][key_tiles] */
     int64_t *left;            /* [slots]: tasks of the slot's kv head not yet finished */
     double *d_sink;           /* [block][chunk][heads] */

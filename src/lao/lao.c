@@ -12,7 +12,7 @@
 /* Tile sizes: measured on Zen 3 (32 KiB L1, 512 KiB L2). The query tile amortises packing keys and values: 84 / 87 / 89 %
  * of peak for 192 / 384 / 768 queries at d = 128; key tiles from 96 to 384 are alike. */
 enum {
-    FORWARD_Q = 768,
+    FORWARD_Q = 1536,
     FORWARD_K = 192,
     BACKWARD_Q = 192,
     BACKWARD_K = 96,
@@ -230,6 +230,8 @@ static void take_memory(lao *local, ruler *r) {
     local->partials = take(r, lao_max(partials_f, partials_b), local->partial_stride);
     if (!backward) return;
     local->sums = take(r, local->slots, local->sums_stride);
+    local->packed = take(r, local->slots * local->key_tiles, local->packed_stride);
+    local->ready = take(r, local->slots * local->key_tiles, sizeof(int32_t));
     local->issued = take(r, local->slots * local->key_tiles, sizeof(int32_t));
     local->passed = take(r, local->slots * local->key_tiles, sizeof(int32_t));
     local->turn = take(r, threads * local->key_tiles, sizeof(int32_t));
@@ -251,6 +253,7 @@ static void measure(lao *local) {
     local->work_stride += 4096 + 64;
     local->partial_stride = larger(forward ? k->forward_partial(local) : 0, backward ? k->backward_partial(local) : 0);
     local->partial_stride = (local->partial_stride + 63) / 64 * 64;
+    local->packed_stride = backward ? (k->packed_bytes(local) + 63) / 64 * 64 : 0;
     local->sums_stride = backward ? (k->sums_bytes(local) + 63) / 64 * 64 : 0;
 }
 
