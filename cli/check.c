@@ -271,7 +271,9 @@ static void compare_all(const word *w, const check_options *options, const data 
     out->checked[CHECK_O] = out->checked[CHECK_LSE] = 1;
     out->checked[CHECK_D_Q] = out->checked[CHECK_D_K] = out->checked[CHECK_D_V] = c.backward;
     for (int64_t i = 0; i < c.sample.groups; i++) run_group(&c, i);
-    if (c.backward && (w->parts & WORD_SINK)) compare_sink(&c);
+    /* sampled, the judge would take D from the library's o: too coarse in 16 bits */
+    const int fine = out->whole || w->dtype == BURST_F32 || w->dtype == BURST_F64;
+    if (c.backward && (w->parts & WORD_SINK) && fine) compare_sink(&c);
     room_free(&c.room);
     word_mask_free(&mask);
     conclude(w, out);

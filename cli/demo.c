@@ -52,6 +52,10 @@ static void print_errors(const check_result *r) {
 int command_demo(const command_options *options) {
     word w;
     const char *text = options->word_count ? options->words[0] : DEMO_WORD;
+    if (options->json || options->word_count > 1) {
+        fputs("burst: demo takes one word at most, and no --json; see burst --help\n", stderr);
+        return EXIT_REFUSED;
+    }
     int bad = command_word(options, text, &w);
     if (bad) return bad;
     watch state = {0, 0, 0};

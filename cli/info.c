@@ -17,7 +17,7 @@ void command_usage(void) {
           "  bench WORD...   measure GFLOP/s beside this machine's FMA peak\n"
           "  plan WORD...    print the plan: kernels, tiles, threads, memory\n"
           "  info            version, CPU, instruction sets, cores\n"
-          "  demo            one long causal attention: forward, backward, checked on sampled rows\n"
+          "  demo [WORD]     one long causal attention: forward, backward, checked on sampled rows\n"
           "\n"
           "  --threads N     threads (default: the cores this process may use)\n"
           "  --isa NAME      auto, scalar, avx2, avx512 or neon\n"
@@ -28,7 +28,7 @@ void command_usage(void) {
           "  --from-lse      check: backward from the plain lse instead of the statistics\n"
           "  --list FILE     check: one word per line, # begins a comment\n"
           "  --repeat N      bench: rounds (default 10, fewer or more to fit the time)\n"
-          "  --json          one JSON object per line\n"
+          "  --json          one JSON object per line (not for demo)\n"
           "  --help, --version\n"
           "\n"
           "A word: b1h8g2n4096k8192d64v128:part:part... (batch, query heads, kv heads, query tokens, key tokens,\n"
@@ -114,6 +114,18 @@ int command_info(const command_options *options) {
     return EXIT_FINE;
 }
 
+static void plan_json(const char *canonical, const burst_plan *plan, const char *description) {
+    json *object = json_new();
+    json_text(object, "word", canonical);
+    json_text(object, "isa", burst_isa_name(burst_plan_isa(plan)));
+    json_number(object, "threads", burst_plan_threads(plan));
+    json_number(object, "pairs", (double)burst_plan_pairs(plan));
+    json_number(object, "workspace_bytes", (double)burst_plan_workspace_bytes(plan));
+    json_number(object, "stats_bytes", (double)burst_plan_stats_bytes(plan));
+    json_text(object, "description", description);
+    json_print(object);
+}
+
 static int plan_word(const command_options *options, const char *text) {
     word w;
     int code = command_word(options, text, &w);
@@ -129,7 +141,10 @@ static int plan_word(const command_options *options, const char *text) {
         size_t length = burst_plan_describe(plan, NULL, 0);
         char *description = need_bytes(length + 1);
         burst_plan_describe(plan, description, length + 1);
-        printf("%s\n%s%s", canonical, description, length && description[length - 1] == '\n' ? "" : "\n");
+        if (options->json)
+            plan_json(canonical, plan, description);
+        else
+            printf("%s\n%s%s", canonical, description, length && description[length - 1] == '\n' ? "" : "\n");
         free(description);
     } else {
         command_complain(canonical, status);

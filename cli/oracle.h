@@ -40,7 +40,7 @@ void oracle_run_keys(const oracle_head *head, const int64_t *keys, int64_t count
 
 /* The same in the precision of head->dtype. f32: everything in float. bf16, f16: every tensor that a plain framework
  * would store (scaled q, scores, probabilities, o, dP, dS, gradients) is rounded, sums are float. f64: double, summed
- * one after the other. Results come as double, already rounded to the type (lse: to float). */
+ * one after the other. Results come as double, already rounded to the type (lse: to float, f64's to double). */
 void plain_run_rows(const oracle_head *head, const int64_t *rows, int64_t count, oracle_rows *out, oracle_stats *stats,
                     double *d_sink);
 void plain_run_keys(const oracle_head *head, const int64_t *keys, int64_t count, const oracle_stats *stats, double *d_k,

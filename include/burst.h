@@ -208,9 +208,10 @@ typedef struct burst_options {
     size_t struct_size;
     int threads; /* 0: the cores this process may use; results have the same bits for any number */
     burst_isa isa;
-    unsigned passes;        /* BURST_PASS_*, which calls the plan must serve; 0: both */
-    size_t memory_limit;    /* bytes of workspace at most; 0: no limit */
-    int64_t q_tile, k_tile; /* forward: queries and keys of a tile; 0: chosen. Results may differ in the last bits. */
+    unsigned passes;     /* BURST_PASS_*, which calls the plan must serve; 0: both. Backward takes more memory. */
+    size_t memory_limit; /* bytes of workspace at most; 0: no limit */
+    int64_t q_tile,
+        k_tile; /* forward: queries and keys of a tile, rounded up to 48; 0: chosen. May change last bits. */
     /* Called from the thread that called forward or backward, between tiles, at most every few milliseconds, with the
      * share of the work that is done, 0 to 1. It must not call into this plan. */
     void (*progress)(void *user, double done);

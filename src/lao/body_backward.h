@@ -380,8 +380,8 @@ static void backward_tile(const lao *local, const lao_backward_args *args, const
     const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, tile = local->backward.k_tile;
     const int64_t first = t * tile, last = lao_min(first + tile, local->shape.k_tokens);
     int64_t begin, end;
-    const size_t count = active_rects(block, lao_max(first, block->j0), lao_min(last, block->j1), w->active, &begin,
-                                      &end);
+    const size_t count =
+        active_rects(block, lao_max(first, block->j0), lao_min(last, block->j1), w->active, &begin, &end);
     const int64_t from = (begin - first) / KV_ROWS * KV_ROWS, to = lao_round_up(end - first, KV_ROWS);
     packed_tile packed;
     if (!backward_pack(local, args, block, t, line, w, &packed, run)) return;

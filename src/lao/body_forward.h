@@ -2,22 +2,23 @@
  * (accumulator, maximum, sum) per row, LAO of the paper. The score tile lives in L1, the key tile in L2.
  * o is kept transposed, o[panel][dim][lane]. */
 
-#define FEW_ROWS 3 /* up to so many rows go through body_few.h */
+#define FEW_ROWS 24 /* up to so many rows go through body_few.h: packing keys for so few costs more than it saves */
 
 /* A tile of keys on its way: which rectangles meet it, and how far it is packed. */
 typedef struct key_tile {
     real *k, *v; /* K rows, V groups */
     int32_t *bad;
     uint32_t *active;
-    size_t count;                /* rectangles; 0: there is no further tile */
-    int64_t begin, end, packed;  /* keys */
-    int64_t bad_count, next;     /* next: where to look for the tile behind */
+    size_t count;               /* rectangles; 0: there is no further tile */
+    int64_t begin, end, packed; /* keys */
+    int64_t bad_count, next;    /* next: where to look for the tile behind */
 } key_tile;
 
 typedef struct forward_work {
     real *q, *o, *m, *sum; /* the block's rows, in panels */
     real *score, *row, *old, *top, *keep;
-    key_tile tiles[2]; /* the one worked on, and the next, which is packed meanwhile */
+    real *few_q, *few_o; /* rows of Q and o, for body_few.h */
+    key_tile tiles[2];   /* the one worked on, and the next, which is packed meanwhile */
 } forward_work;
 
 static size_t forward_carve(const lao *local, char *base, forward_work *w) {
@@ -39,6 +40,9 @@ static size_t forward_carve(const lao *local, char *base, forward_work *w) {
         tile->bad = carve(&c, keys, sizeof(int32_t));
         tile->active = carve(&c, cut->index.most, sizeof(uint32_t));
     }
+    const int64_t few = lao_min(cut->rows, FEW_ROWS);
+    w->few_q = carve(&c, few * lao_round_up(d, LANES), sizeof(real));
+    w->few_o = carve(&c, few * lao_round_up(dv, LANES), sizeof(real));
     w->row = carve(&c, wide, sizeof(real));
     w->old = carve(&c, wide, sizeof(real));
     w->top = carve(&c, PANEL, sizeof(real));
@@ -91,8 +95,7 @@ KERNEL void add_bad_keys(const lao *local, const lao_block *block, const lao_ten
 
 /* One panel through one rectangle of the packed key tile. */
 static void forward_panel(const lao *local, const lao_forward_args *args, const lao_block *block, panels p,
-                          int64_t index, const lao_rect *rect, const reach *r, const key_tile *tile,
-                          forward_work *w) {
+                          int64_t index, const lao_rect *rect, const reach *r, const key_tile *tile, forward_work *w) {
     const int64_t d = local->shape.head_dim, dv = lao_round_up(local->shape.value_dim, GROUP), n = r->end - r->begin;
     const int64_t jump = group_jump(&local->forward);
     const int nv = panel_vectors(p, index);

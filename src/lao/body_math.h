@@ -33,7 +33,7 @@ INLINE double base_log(double x) { return log2(x); }
  * biased exponent); the rest y c - n has no rounding but its own (FMA); then a minimax polynomial on [-1/2, 1/2] (Remez;
  * relative error 7.5e-8 in degree 5, 1.9e-9 in degree 6), its constant set to 1, so that 2^0 = 1 exactly.
  * Relative error <= 2.5e-7 (degree 5) or 1.5e-7 for -126 <= y c < 127.5, exactly 0 for y c < -126.5, NaN stays NaN
- * (the order of max's operands). */
+ * (the order of max's operands). A set without FMA adds the rounding of y c. */
 INLINE vf v_power_body(vf y, vf c, vf least, const int degree) {
     const vf magic = v_set(12582912.0f + 127.0f);
     y = v_max(least, y);

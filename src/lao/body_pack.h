@@ -84,8 +84,10 @@ INLINE int64_t group_jump(const lao_cut *cut) { return (lao_round_up(cut->k_tile
  * reach rows that may not see it (see add_bad_keys). */
 INLINE void group_row(const real *row, bool finite, int64_t dims, real *out, int64_t jump) {
     for (int64_t x = 0; x < dims; x += GROUP, out += jump) {
-        if (finite) memcpy(out, row + x, GROUP * sizeof *out);
-        else memset(out, 0, GROUP * sizeof *out);
+        if (finite)
+            memcpy(out, row + x, GROUP * sizeof *out);
+        else
+            memset(out, 0, GROUP * sizeof *out);
     }
 }
 

@@ -12,9 +12,6 @@
 #define KV_VECTORS 2 /* vectors of dims in a scatter step */
 #define KV_DIMS (KV_VECTORS * LANES)
 
-/* keys of one scores step beside nv vectors of rows */
-INLINE int scores_rows(int nv) { return nv == 1 ? 2 * QK_ROWS : QK_ROWS; }
-
 /* s[n][nv * LANES]; n is rounded up to the step, so s and k need slack behind. (Taking the
  * maximum here, while the sums are in registers, costs more than reading them again: 4 % at d = 64.) */
 INLINE void scores_body(const int nv, const int mr, int64_t n, int64_t d, const real *restrict q,

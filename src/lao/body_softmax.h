@@ -1,6 +1,6 @@
 /* body_softmax.h - from raw scores to probabilities, a panel at a time, lanes are rows: softcap, ALiBi, mask edges, and the
  * fold into the running (maximum, sum).
- * Raw scores are q.k; a probability is BASE^((s - m) c) with c = scale * UNIT, m the row's largest raw score. The
+ * Raw scores are q.k; a probability is BASE^((s - m) c) with c = |scale| * UNIT (a negative scale's sign is in Q), m the row's largest raw score. The
  * difference is taken first: the largest score's weight is exactly 1, and a row that sees one key gives exactly its value.
  * Scores with softcap or ALiBi are made whole first (scaled, natural), and c is UNIT. */
 
@@ -88,9 +88,12 @@ INLINE void top_body(const int nv, int64_t n, const real *s, real *top) {
     }
 }
 KERNEL void top_of(int nv, int64_t n, const real *s, real *top) {
-    if (nv == 3) top_body(3, n, s, top);
-    else if (nv == 2) top_body(2, n, s, top);
-    else top_body(1, n, s, top);
+    if (nv == 3)
+        top_body(3, n, s, top);
+    else if (nv == 2)
+        top_body(2, n, s, top);
+    else
+        top_body(1, n, s, top);
 }
 
 /* where a row has seen nothing its maximum is -inf; 0 then serves as reference, so that no -inf - -inf arises */

@@ -16,9 +16,9 @@ static forward_task_id task_of(const lao *local, int64_t n, int64_t chunks) {
     const int64_t id = local->order[n / same];
     forward_task_id t;
     n %= same;
-    t.chunk = n % chunks, n /= chunks;
     t.head_task = n % cut->head_tasks, n /= cut->head_tasks;
     t.g = n % s->kv_heads, n /= s->kv_heads;
+    t.chunk = n % chunks, n /= chunks; /* heads of the same keys one after the other: they share pages */
     t.b = s->list_count == 1 ? n : id / cut->tiles;
     t.tile = id % cut->tiles;
     t.block = ((t.b * s->kv_heads + t.g) * cut->head_tasks + t.head_task) * cut->tiles + t.tile;

@@ -50,7 +50,7 @@ static inline int lao_stopped(const lao_run *run) { return __atomic_load_n(&run-
 typedef struct lao_line {
     const int32_t *turn; /* -1: no business there */
     int32_t *passed;
-    int32_t *ready; /* 1: the tile's keys are packed; the first in line does it, once for all */
+    int32_t *ready;      /* 1: the tile's keys are packed; the first in line does it, once for all */
     char *sums, *packed; /* of the kv head */
 } lao_line;
 

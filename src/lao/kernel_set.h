@@ -17,7 +17,8 @@
 #define KERNEL_SET                                                                                                     \
     {                                                                                                                  \
         .name = ISA_NAME, .lanes = LANES, .forward_bytes = forward_bytes, .backward_bytes = backward_bytes,            \
-        .forward_partial = forward_partial, .backward_partial = backward_partial, .sums_bytes = sums_bytes, .packed_bytes = packed_bytes,            \
-        .forward = forward_task, .forward_merge = forward_merge, .backward = backward_task,                            \
-        .backward_merge = backward_merge, .backward_keys = backward_keys, .exp_of = exp_of, .tanh_of = tanh_of,        \
+        .forward_partial = forward_partial, .backward_partial = backward_partial, .sums_bytes = sums_bytes,            \
+        .packed_bytes = packed_bytes, .forward = forward_task, .forward_merge = forward_merge,                         \
+        .backward = backward_task, .backward_merge = backward_merge, .backward_keys = backward_keys, .exp_of = exp_of, \
+        .tanh_of = tanh_of,                                                                                            \
     }

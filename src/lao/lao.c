@@ -20,6 +20,7 @@ enum {
     ENOUGH_TASKS = 32, /* below this many, tiles shrink, then keys are split into chunks */
     MANY_TASKS = 64,
     SMALLEST_CHUNK = 1024,
+    FEW = 24,      /* rows of a task that decodes */
     KEY_STEP = 48, /* key tiles are multiples of it: every kernel set's step divides it */
     ROW_STEP = 48  /* likewise for queries: a whole number of panels for 1, 4, 8 and 16 lanes */
 };
@@ -39,7 +40,10 @@ static void cut_rows(const lao_shape *s, int64_t q_tile, lao_cut *cut) {
 static void cut_chunks(const lao_shape *s, lao_cut *cut) {
     const int64_t blocks = s->batch * s->kv_heads * cut->head_tasks * cut->tiles, n = lao_max(s->k_tokens, 1);
     cut->chunks = 1;
-    if (blocks < ENOUGH_TASKS) cut->chunks = lao_max(1, lao_min(ceil_div(MANY_TASKS, blocks), n / SMALLEST_CHUNK));
+    if (cut->rows <= FEW)
+        cut->chunks = lao_max(1, n / SMALLEST_CHUNK); /* decoding: short, for the sake of the TLB */
+    else if (blocks < ENOUGH_TASKS)
+        cut->chunks = lao_max(1, lao_min(ceil_div(MANY_TASKS, blocks), n / SMALLEST_CHUNK));
     cut->chunk = lao_round_up(ceil_div(n, cut->chunks), cut->k_tile);
     cut->chunks = ceil_div(n, cut->chunk);
 }
@@ -262,8 +266,14 @@ static burst_status check_ranges(const lao *local) {
     const lao_shape *s = &local->shape;
     if (index_ids(s, &local->forward) > UINT32_MAX || index_ids(s, &local->backward) > UINT32_MAX)
         return base_fail(BURST_UNSUPPORTED, "the mask has too many slices for so many tiles of queries");
-    if (s->alibi && (s->q_tokens > INT32_MAX / 4 || s->k_tokens > INT32_MAX / 4))
+    if (!s->alibi) return BURST_OK;
+    if (s->q_tokens > INT32_MAX / 4 || s->k_tokens > INT32_MAX / 4)
         return base_fail(BURST_UNSUPPORTED, "ALiBi distances are 32 bit: at most %d tokens a side", INT32_MAX / 4);
+    for (int64_t l = 0; l < s->list_count; l++)
+        for (size_t n = 0; n < s->lists[l].count; n++)
+            if (s->lists[l].rects[n].diag > INT32_MAX / 4 || s->lists[l].rects[n].diag < -INT32_MAX / 4)
+                return base_fail(BURST_UNSUPPORTED, "ALiBi distances are 32 bit: a slice's diag is %lld, at most %d",
+                                 (long long)s->lists[l].rects[n].diag, INT32_MAX / 4);
     return BURST_OK;
 }
 

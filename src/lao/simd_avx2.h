@@ -24,7 +24,7 @@ static inline vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); } /* b if eithe
 static inline vf v_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 static inline vm v_less(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
 static inline vf v_select(vm m, vf yes, vf no) { return _mm256_blendv_ps(no, yes, m); }
-/* 2^n where the low bits of the float `t` hold n + 127 (see v_exp2) */
+/* 2^n where the low bits of the float `t` hold n + 127 (see v_power_body) */
 static inline vf v_power(vf t) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(t), 23)); }
 
 static inline vi v_load_int(const int32_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
@@ -42,6 +42,12 @@ static inline vf v_load_bf16(const uint16_t *p) {
 static inline vf v_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 static inline void v_store_f16(uint16_t *p, vf x) {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+/* out[i] = the sum of x[i]'s lanes */
+static inline void v_sums(const vf x[4], real out[4]) {
+    const vf pairs = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
 }
 
 /* Keeps the compiler from folding the load of a vector into the FMAs that use it (4x24 product: 72 % -> 96 % of peak). */

@@ -70,5 +70,12 @@ static inline void v_store_f16(uint16_t *p, vf x) {
     _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
+static inline void v_sums(const vf x[4], real out[4]) {
+    const __m256 low = _mm256_hadd_ps(_mm256_add_ps(x[0].a, x[0].b), _mm256_add_ps(x[1].a, x[1].b));
+    const __m256 high = _mm256_hadd_ps(_mm256_add_ps(x[2].a, x[2].b), _mm256_add_ps(x[3].a, x[3].b));
+    const __m256 pairs = _mm256_hadd_ps(low, high);
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
+}
+
 #define V_KEEP(x) ((void)0)
 #define V_PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)

@@ -42,5 +42,9 @@ static inline void v_store_f16(uint16_t *p, vf x) {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
+static inline void v_sums(const vf x[4], real out[4]) {
+    for (int i = 0; i < 4; i++) out[i] = _mm512_reduce_add_ps(x[i]);
+}
+
 #define V_KEEP(x) __asm__("" : "+v"(x))
 #define V_PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)

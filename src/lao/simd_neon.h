@@ -36,5 +36,9 @@ static inline vf v_load_bf16(const uint16_t *p) { return vreinterpretq_f32_u32(v
 static inline vf v_load_f16(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
 static inline void v_store_f16(uint16_t *p, vf x) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x))); }
 
+static inline void v_sums(const vf x[4], real out[4]) {
+    vst1q_f32(out, vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3])));
+}
+
 #define V_KEEP(x) __asm__("" : "+w"(x))
 #define V_PREFETCH(p) __builtin_prefetch(p)
