@@ -256,7 +256,8 @@ typedef struct burst_forward_args {
     const void *sink; /* [H], iff the problem has a sink */
     burst_output o;
     void *lse;   /* [B][H][N_q] or NULL */
-    void *stats; /* burst_plan_stats_bytes() for backward, or NULL; aligned to 8 bytes */
+    void *stats; /* burst_plan_stats_bytes() for backward, aligned to 8 bytes; NULL in inference: a few queries are
+                    then faster, and may differ in the last bits */
 } burst_forward_args;
 #define BURST_FORWARD_ARGS_INIT                                                                                        \
     { sizeof(burst_forward_args), {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, NULL, {NULL, 0, 0, 0}, NULL, NULL }

@@ -230,7 +230,8 @@ static void forward_task(const lao *local, const lao_forward_args *args, const l
     const panels p = panels_of(block);
     memset(w.o, 0, (size_t)(p.count * PANEL * lao_round_up(local->shape.value_dim, GROUP)) * sizeof(real));
     for (int64_t r = 0; r < p.count * PANEL; r++) w.m[r] = -(real)INFINITY, w.sum[r] = 0;
-    if (p.rows <= FEW_ROWS)
+    /* Backward takes its scores from the panels' products, bit for bit, or large scores would not fit their statistics. */
+    if (p.rows <= FEW_ROWS && !args->stats)
         forward_few(local, args, block, &w, run);
     else
         forward_panels(local, args, block, &w, run);
