@@ -95,9 +95,10 @@ static void work_on(backward_queue *queue, int thread) {
         omp_unset_lock(&queue->lock);
         if (!some) return;
         const int64_t row = t.slot * local->key_tiles;
-        const lao_line line = {turn, local->passed + row, local->ready + row,
+        const lao_line line = {turn,
+                               local->passed + row,
                                local->sums + (size_t)t.slot * local->sums_stride,
-                               local->packed + (size_t)row * local->packed_stride};
+                               {local->ready + row, local->packed + (size_t)row * local->packed_stride}};
         char *partial = local->partials + (size_t)(t.block * cut->chunks + t.chunk) * local->partial_stride;
         double *d_sink = local->d_sink + (t.block * cut->chunks + t.chunk) * cut->heads;
         local->kernels->backward(local, queue->args, &block, work, cut->chunks > 1 ? partial : NULL, &line,

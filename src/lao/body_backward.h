@@ -60,28 +60,6 @@ static size_t backward_partial(const lao *local) {
            sizeof(real);
 }
 
-/* The keys of a tile, packed once for all tasks of a kv head: rows of a [tokens][heads][dim] tensor lie so far apart
- * that packing them again for every block of queries costs a fifth of the time. */
-typedef struct packed_tile {
-    real *k, *kg, *v; /* K rows, K groups, V rows */
-    int32_t *bad;     /* how many keys of K are not finite, and which */
-} packed_tile;
-
-static size_t packed_carve(const lao *local, char *base, packed_tile *tile) {
-    const lao_cut *cut = &local->backward;
-    const int64_t d = local->shape.head_dim, slack = cut->k_tile + 2 * QK_ROWS;
-    carver c = {base, 0};
-    tile->k = carve(&c, slack * d, sizeof(real));
-    tile->kg = carve(&c, group_jump(cut) / GROUP * lao_round_up(d, GROUP), sizeof(real));
-    tile->v = carve(&c, slack * local->shape.value_dim, sizeof(real));
-    tile->bad = carve(&c, cut->k_tile + 1, sizeof(int32_t));
-    return c.used;
-}
-static size_t packed_bytes(const lao *local) {
-    packed_tile tile;
-    return packed_carve(local, NULL, &tile);
-}
-
 /* d_k then d_v of one kv head: [key][dims padded], keys padded to whole tiles */
 static size_t sums_bytes(const lao *local) {
     const int64_t keys = local->key_tiles * local->backward.k_tile;
@@ -289,8 +267,8 @@ static void backward_panel(const lao *local, const lao_backward_args *args, cons
     }
     if (!args->d_q.data) return;
     real *dq = w->dq + row * lao_round_up(d, GROUP);
-    gather(nv, keys, lao_round_up(d, GROUP), ds + low * width, packed->kg + low * GROUP, group_jump(&local->backward),
-           dq, w->one);
+    gather(nv, keys, lao_round_up(d, GROUP), ds + low * width, packed->groups + low * GROUP,
+           group_jump(&local->backward), dq, w->one);
     for (size_t n = 0; n < count && packed->bad[0]; n++) {
         reach_of(block, p, index, &block->rects[w->active[n]], tile_first, tile_first + tile_keys, &r);
         if (r.begin >= r.end) continue;
@@ -350,30 +328,6 @@ static void add_bad_rows(const lao *local, const lao_backward_args *args, const 
     }
 }
 
-/* false: stopped */
-static bool wait_turn(const int32_t *passed, int32_t turn, lao_run *run) {
-    for (int64_t spins = 0; __atomic_load_n(passed, __ATOMIC_ACQUIRE) != turn; spins++) {
-        if (lao_stopped(run)) return false;
-        if (spins > 1000) lao_rest(run);
-    }
-    return true;
-}
-
-/* The first in line packs the tile, whole; the others wait for it. false: stopped. */
-static bool backward_pack(const lao *local, const lao_backward_args *args, const lao_block *block, int64_t t,
-                          const lao_line *line, backward_work *w, packed_tile *packed, lao_run *run) {
-    const burst_dtype dtype = local->shape.dtype;
-    const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, first = t * local->backward.k_tile;
-    const int64_t last = lao_min(first + local->backward.k_tile, local->shape.k_tokens);
-    packed_carve(local, line->packed + (size_t)t * local->packed_stride, packed);
-    if (line->turn[t] > 0) return wait_turn(&line->ready[t], 1, run);
-    packed->bad[0] = (int32_t)pack_groups(block, &args->k, dtype, d, first, last, packed->k, w->row, packed->kg,
-                                          group_jump(&local->backward), packed->bad + 1);
-    pack_keys(block, &args->v, dtype, dv, first, last, packed->v, dv);
-    __atomic_store_n(&line->ready[t], 1, __ATOMIC_RELEASE);
-    return true;
-}
-
 static void backward_tile(const lao *local, const lao_backward_args *args, const lao_block *block, int64_t t,
                           const lao_line *line, backward_work *w, lao_run *run) {
     const panels p = panels_of(block);
@@ -384,12 +338,11 @@ static void backward_tile(const lao *local, const lao_backward_args *args, const
         active_rects(block, lao_max(first, block->j0), lao_min(last, block->j1), w->active, &begin, &end);
     const int64_t from = (begin - first) / KV_ROWS * KV_ROWS, to = lao_round_up(end - first, KV_ROWS);
     packed_tile packed;
-    if (!backward_pack(local, args, block, t, line, w, &packed, run)) return;
+    if (!packed_get(local, &local->backward, block, &args->k, &args->v, t, &line->shelf, w->row, &packed, run)) return;
     real *dk = sums_of_keys(local, line->sums, t), *dval = sums_of_values(local, line->sums, t);
     const int64_t k_row = kv_pad(d) * (int64_t)sizeof(real), v_row = kv_pad(dv) * (int64_t)sizeof(real);
     ahead soon[3] = {ahead_of(dk, k_row, k_row, tile), ahead_of(dval, v_row, v_row, tile),
-                     ahead_of(line->packed + (size_t)(t + 1) * local->packed_stride, CACHE_LINE, CACHE_LINE,
-                              t + 1 < local->key_tiles ? (int64_t)local->packed_stride / CACHE_LINE : 0)};
+                     ahead_packed(local, &line->shelf, t + 1, local->key_tiles)};
     const int64_t lines = ((int64_t)local->packed_stride / CACHE_LINE + p.count - 1) / p.count;
     for (int64_t index = 0; index < p.count; index++) {
         for (int n = 0; n < 3; n++) look_ahead(&soon[n], n == 2 ? lines : (tile + p.count - 1) / p.count);
@@ -398,7 +351,7 @@ static void backward_tile(const lao *local, const lao_backward_args *args, const
         if (lao_stopped(run)) return;
     }
     if (!args->d_k.data && !args->d_v.data) return;
-    if (!wait_turn(&line->passed[t], line->turn[t], run)) return;
+    if (!lao_await(&line->passed[t], line->turn[t], run)) return;
     if (line->turn[t] == 0) {
         memset(dk, 0, (size_t)(tile * kv_pad(d)) * sizeof(real));
         memset(dval, 0, (size_t)(tile * kv_pad(dv)) * sizeof(real));

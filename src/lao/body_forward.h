@@ -2,23 +2,11 @@
  * (accumulator, maximum, sum) per row, LAO of the paper. The score tile lives in L1, the key tile in L2.
  * o is kept transposed, o[panel][dim][lane]. */
 
-#define FEW_ROWS 24 /* up to so many rows go through body_few.h: packing keys for so few costs more than it saves */
-
-/* A tile of keys on its way: which rectangles meet it, and how far it is packed. */
-typedef struct key_tile {
-    real *k, *v; /* K rows, V groups */
-    int32_t *bad;
-    uint32_t *active;
-    size_t count;               /* rectangles; 0: there is no further tile */
-    int64_t begin, end, packed; /* keys */
-    int64_t bad_count, next;    /* next: where to look for the tile behind */
-} key_tile;
-
 typedef struct forward_work {
     real *q, *o, *m, *sum; /* the block's rows, in panels */
     real *score, *row, *old, *top, *keep;
     real *few_q, *few_o; /* rows of Q and o, for body_few.h */
-    key_tile tiles[2];   /* the one worked on, and the next, which is packed meanwhile */
+    uint32_t *active;
 } forward_work;
 
 static size_t forward_carve(const lao *local, char *base, forward_work *w) {
@@ -32,15 +20,8 @@ static size_t forward_carve(const lao *local, char *base, forward_work *w) {
     w->m = carve(&c, rows, sizeof(real));
     w->sum = carve(&c, rows, sizeof(real));
     w->score = carve(&c, keys * PANEL, sizeof(real));
-    for (int n = 0; n < 2; n++) {
-        key_tile *tile = &w->tiles[n];
-        /* a score step starts at any key of the tile and may run over its end */
-        tile->k = carve(&c, (keys + 2 * QK_ROWS) * d, sizeof(real));
-        tile->v = carve(&c, group_jump(cut) / GROUP * dv, sizeof(real));
-        tile->bad = carve(&c, keys, sizeof(int32_t));
-        tile->active = carve(&c, cut->index.most, sizeof(uint32_t));
-    }
-    const int64_t few = lao_min(cut->rows, FEW_ROWS);
+    w->active = carve(&c, cut->index.most, sizeof(uint32_t));
+    const int64_t few = lao_min(cut->rows, LAO_FEW_ROWS);
     w->few_q = carve(&c, few * lao_round_up(d, LANES), sizeof(real));
     w->few_o = carve(&c, few * lao_round_up(dv, LANES), sizeof(real));
     w->row = carve(&c, wide, sizeof(real));
@@ -95,24 +76,25 @@ KERNEL void add_bad_keys(const lao *local, const lao_block *block, const lao_ten
 
 /* One panel through one rectangle of the packed key tile. */
 static void forward_panel(const lao *local, const lao_forward_args *args, const lao_block *block, panels p,
-                          int64_t index, const lao_rect *rect, const reach *r, const key_tile *tile, forward_work *w) {
+                          int64_t index, const lao_rect *rect, const reach *r, int64_t tile_first,
+                          const packed_tile *tile, forward_work *w) {
     const int64_t d = local->shape.head_dim, dv = lao_round_up(local->shape.value_dim, GROUP), n = r->end - r->begin;
     const int64_t jump = group_jump(&local->forward);
     const int nv = panel_vectors(p, index);
     scores(nv, n, d, w->q + index * PANEL * d, tile->k + r->begin * d, d, w->score);
     if (local->shape.softcap > 0 || local->shape.alibi) {
         slopes alibi;
-        if (local->shape.alibi) slopes_of(local, block, p, index, rect, tile->begin + r->begin, &alibi);
+        if (local->shape.alibi) slopes_of(local, block, p, index, rect, tile_first + r->begin, &alibi);
         modify(local, nv, n, w->score, local->shape.alibi ? &alibi : NULL, NULL);
     }
     hide_edges(nv, w->score, r);
     top_of(nv, n, w->score, w->top);
     fold(nv, n, w->score, (real)score_factor(local), w->top, w->m + index * PANEL, w->sum + index * PANEL, w->keep);
     real *o = w->o + index * PANEL * dv;
-    gather(nv, n, dv, w->score, tile->v + r->begin * GROUP, jump, o, w->keep);
-    if (tile->bad_count) {
-        add_bad_keys(local, block, &args->v, local->shape.value_dim, nv, r, w->score, tile->bad, tile->bad_count,
-                     tile->begin, w->row, o);
+    gather(nv, n, dv, w->score, tile->groups + r->begin * GROUP, jump, o, w->keep);
+    if (tile->bad[0]) {
+        add_bad_keys(local, block, &args->v, local->shape.value_dim, nv, r, w->score, tile->bad + 1, tile->bad[0],
+                     tile_first, w->row, o);
     }
 }
 
@@ -157,58 +139,32 @@ static void forward_finish(const lao *local, const lao_forward_args *args, const
     }
 }
 
-/* The first tile from key `first` on that the block meets. */
-static void find_tile(const lao *local, const lao_block *block, int64_t first, key_tile *tile) {
-    tile->count = 0;
-    tile->packed = tile->bad_count = 0;
-    for (; first < block->j1 && !tile->count; first += local->forward.k_tile) {
-        tile->count = active_rects(block, first, lao_min(first + local->forward.k_tile, block->j1), tile->active,
-                                   &tile->begin, &tile->end);
-    }
-    tile->next = first;
-}
-
-/* Packs up to `keys` more keys of the tile. In small portions, while the tile before is worked on: rows lie far apart in
- * [tokens][heads][dim], often on the same cache sets, and a whole tile of them does not stay in cache until it is read. */
-static void pack_some(const lao *local, const lao_forward_args *args, const lao_block *block, int64_t keys,
-                      key_tile *tile, real *row) {
-    const burst_dtype dtype = local->shape.dtype;
-    const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, done = tile->packed;
-    if (!tile->count || done == tile->end - tile->begin) return;
-    const int64_t first = tile->begin + done, last = lao_min(first + keys, tile->end);
-    pack_keys(block, &args->k, dtype, d, first, last, tile->k + done * d, d);
-    const int64_t bad = pack_groups(block, &args->v, dtype, dv, first, last, NULL, row, tile->v + done * GROUP,
-                                    group_jump(&local->forward), tile->bad + tile->bad_count);
-    for (int64_t n = 0; n < bad; n++) tile->bad[tile->bad_count + n] += (int32_t)done;
-    tile->bad_count += bad;
-    tile->packed += last - first;
-    ahead soon[2] = {ahead_keys(block, &args->k, dtype, d, last, lao_min(last + keys, tile->end)),
-                     ahead_keys(block, &args->v, dtype, dv, last, lao_min(last + keys, tile->end))};
-    for (int n = 0; n < 2; n++) look_ahead(&soon[n], keys);
-}
-
 static void forward_panels(const lao *local, const lao_forward_args *args, const lao_block *block, forward_work *w,
-                           lao_run *run) {
+                           const lao_shelf *shelf, lao_run *run) {
     const panels p = panels_of(block);
-    const int64_t some = (local->forward.k_tile + p.count - 1) / p.count;
+    const lao_cut *cut = &local->forward;
+    const int64_t lines = ((int64_t)local->packed_stride / CACHE_LINE + p.count - 1) / p.count;
     pack_panels(block, &args->q, local->shape.dtype, local->shape.head_dim, local->shape.scale < 0 ? -1 : 1, w->row,
                 w->q);
-    find_tile(local, block, block->j0, &w->tiles[0]);
-    for (int now = 0; w->tiles[now].count; now = !now) {
-        key_tile *tile = &w->tiles[now], *next = &w->tiles[!now];
-        pack_some(local, args, block, local->forward.k_tile, tile, w->row);
-        find_tile(local, block, tile->next, next);
+    for (int64_t t = block->j0 / cut->k_tile; t * cut->k_tile < block->j1; t++) {
+        const int64_t first = t * cut->k_tile, last = lao_min(first + cut->k_tile, block->j1);
+        int64_t begin, end;
+        packed_tile tile;
+        const size_t count = active_rects(block, first, last, w->active, &begin, &end);
+        if (!count) continue;
+        if (!packed_get(local, cut, block, &args->k, &args->v, t, shelf, w->row, &tile, run)) return;
+        ahead soon = ahead_packed(local, shelf, t + 1, local->forward_key_tiles);
         for (int64_t index = 0; index < p.count; index++) {
             double pairs = 0;
-            for (size_t n = 0; n < tile->count; n++) {
-                const lao_rect *rect = &block->rects[tile->active[n]];
+            look_ahead(&soon, lines);
+            for (size_t n = 0; n < count; n++) {
+                const lao_rect *rect = &block->rects[w->active[n]];
                 reach r;
-                reach_of(block, p, index, rect, tile->begin, tile->end, &r);
+                reach_of(block, p, index, rect, first, last, &r);
                 if (r.begin >= r.end) continue;
-                forward_panel(local, args, block, p, index, rect, &r, tile, w);
+                forward_panel(local, args, block, p, index, rect, &r, first, &tile, w);
                 pairs += (double)((r.end - r.begin) * panel_rows(p, index));
             }
-            pack_some(local, args, block, some, next, w->row);
             lao_tick(run, pairs);
             if (lao_stopped(run)) return;
         }
@@ -219,7 +175,7 @@ static void forward_few(const lao *local, const lao_forward_args *args, const la
                         lao_run *run);
 
 static void forward_task(const lao *local, const lao_forward_args *args, const lao_block *block, void *work,
-                         void *partial, lao_run *run) {
+                         void *partial, const lao_shelf *shelf, lao_run *run) {
     forward_work w;
     forward_state state;
     forward_carve(local, work, &w);
@@ -230,11 +186,10 @@ static void forward_task(const lao *local, const lao_forward_args *args, const l
     const panels p = panels_of(block);
     memset(w.o, 0, (size_t)(p.count * PANEL * lao_round_up(local->shape.value_dim, GROUP)) * sizeof(real));
     for (int64_t r = 0; r < p.count * PANEL; r++) w.m[r] = -(real)INFINITY, w.sum[r] = 0;
-    /* Backward takes its scores from the panels' products, bit for bit, or large scores would not fit their statistics. */
-    if (p.rows <= FEW_ROWS && !args->stats)
-        forward_few(local, args, block, &w, run);
+    if (shelf)
+        forward_panels(local, args, block, &w, shelf, run);
     else
-        forward_panels(local, args, block, &w, run);
+        forward_few(local, args, block, &w, run);
     if (!partial && !lao_stopped(run)) forward_finish(local, args, block, &w);
 }
 

@@ -4,6 +4,17 @@
 #define CACHE_LINE 64
 #define ROWS_AHEAD 6 /* rows asked for before they are packed: about a memory latency's worth of packing */
 
+/* Carves aligned arrays out of one piece of memory; with base NULL it only measures. */
+typedef struct carver {
+    char *base;
+    size_t used;
+} carver;
+INLINE void *carve(carver *c, int64_t count, size_t size) {
+    void *at = c->base ? c->base + c->used : NULL;
+    c->used += ((size_t)count * size + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
+    return at;
+}
+
 /* The rows of a block in panels of PANEL rows; the last may have fewer vectors. */
 typedef struct panels {
     int64_t rows, count;
@@ -111,6 +122,60 @@ KERNEL int64_t pack_groups(const lao_block *block, const lao_tensor *t, burst_dt
     return bad_count;
 }
 
+/* A tile of packed keys: K rows; forward V groups; backward K groups and V rows. bad: how many keys of what stands in
+ * groups are not finite, and which. */
+typedef struct packed_tile {
+    real *k, *groups, *v;
+    int32_t *bad;
+} packed_tile;
+
+static size_t packed_carve(const lao *local, const lao_cut *cut, char *base, packed_tile *tile) {
+    const bool forward = cut == &local->forward;
+    const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, slack = cut->k_tile + 2 * QK_ROWS;
+    carver c = {base, 0};
+    /* a score step starts at any key of the tile and may run over its end */
+    tile->k = carve(&c, slack * d, sizeof(real));
+    tile->v = carve(&c, forward ? 0 : slack * dv, sizeof(real));
+    tile->groups = carve(&c, group_jump(cut) / GROUP * lao_round_up(forward ? dv : d, GROUP), sizeof(real));
+    tile->bad = carve(&c, cut->k_tile + 1, sizeof(int32_t));
+    return c.used;
+}
+static size_t packed_bytes(const lao *local, const lao_cut *cut) {
+    packed_tile tile;
+    return packed_carve(local, cut, NULL, &tile);
+}
+
+/* Tile t of the kv head's shelf, packed by whoever comes first. false: stopped while waiting. */
+static bool packed_get(const lao *local, const lao_cut *cut, const lao_block *block, const lao_tensor *k,
+                       const lao_tensor *v, int64_t t, const lao_shelf *shelf, real *row, packed_tile *tile,
+                       lao_run *run) {
+    const burst_dtype dtype = local->shape.dtype;
+    const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, first = t * cut->k_tile;
+    const int64_t last = lao_min(first + cut->k_tile, local->shape.k_tokens), jump = group_jump(cut);
+    int32_t none = LAO_UNPACKED;
+    packed_carve(local, cut, shelf->tiles + (size_t)t * local->packed_stride, tile);
+    if (!__atomic_compare_exchange_n(&shelf->ready[t], &none, LAO_PACKING, false, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE))
+        return lao_await(&shelf->ready[t], LAO_PACKED, run);
+    if (cut == &local->forward) {
+        pack_keys(block, k, dtype, d, first, last, tile->k, d);
+        tile->bad[0] =
+            (int32_t)pack_groups(block, v, dtype, dv, first, last, NULL, row, tile->groups, jump, tile->bad + 1);
+    } else {
+        tile->bad[0] =
+            (int32_t)pack_groups(block, k, dtype, d, first, last, tile->k, row, tile->groups, jump, tile->bad + 1);
+        pack_keys(block, v, dtype, dv, first, last, tile->v, dv);
+    }
+    __atomic_store_n(&shelf->ready[t], LAO_PACKED, __ATOMIC_RELEASE);
+    return true;
+}
+
+/* The next tile of the shelf, if it is there: its cache lines. */
+INLINE ahead ahead_packed(const lao *local, const lao_shelf *shelf, int64_t t, int64_t tiles) {
+    const bool there = t < tiles && __atomic_load_n(&shelf->ready[t], __ATOMIC_RELAXED) == LAO_PACKED;
+    return ahead_of(shelf->tiles + (size_t)t * local->packed_stride, CACHE_LINE, CACHE_LINE,
+                    there ? (int64_t)local->packed_stride / CACHE_LINE : 0);
+}
+
 /* Which keys of a tile each lane of a panel sees through one rectangle, relative to the tile's first key. */
 typedef struct reach {
     int32_t first[PANEL], last[PANEL];
@@ -173,15 +238,4 @@ KERNEL size_t active_rects(const lao_block *block, int64_t first, int64_t last, 
         active[count++] = block->ids[n];
     }
     return count;
-}
-
-/* Carves aligned arrays out of one piece of memory; with base NULL it only measures. */
-typedef struct carver {
-    char *base;
-    size_t used;
-} carver;
-INLINE void *carve(carver *c, int64_t count, size_t size) {
-    void *at = c->base ? c->base + c->used : NULL;
-    c->used += ((size_t)count * size + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
-    return at;
 }

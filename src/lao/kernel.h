@@ -44,14 +44,27 @@ void lao_tick(lao_run *run, double pairs);
 /* In a wait for another thread: gives the core away, and pulses if this is the calling thread. */
 void lao_rest(lao_run *run);
 static inline int lao_stopped(const lao_run *run) { return __atomic_load_n(&run->stop, __ATOMIC_RELAXED); }
+/* Until *flag is `value`; false: stopped. */
+bool lao_await(const int32_t *flag, int32_t value, lao_run *run);
+
+/* Up to so many rows a forward task without statistics reads keys where they lie (body_few.h): packing them costs more. */
+enum { LAO_FEW_ROWS = 24 };
+
+/* Key tiles of one kv head, packed once for all its tasks by whoever comes first: rows of a [tokens][heads][dim] tensor
+ * lie so far apart that packing them again for every block of queries costs up to a fifth of the time. */
+enum { LAO_UNPACKED = 0, LAO_PACKING = 1, LAO_PACKED = 2 };
+typedef struct lao_shelf {
+    int32_t *ready; /* per tile, one of the above */
+    char *tiles;    /* [tile][packed_stride] */
+} lao_shelf;
 
 /* Backward: where a task may add into d_k and d_v. Tasks of one kv head add to a key tile in a fixed order, whoever runs
  * them: `turn[t]` is this task's place in line at tile t, `passed[t]` how many have been there. */
 typedef struct lao_line {
     const int32_t *turn; /* -1: no business there */
     int32_t *passed;
-    int32_t *ready;      /* 1: the tile's keys are packed; the first in line does it, once for all */
-    char *sums, *packed; /* of the kv head */
+    char *sums; /* of the kv head */
+    lao_shelf shelf;
 } lao_line;
 
 typedef struct lao_kernels {
@@ -63,10 +76,10 @@ typedef struct lao_kernels {
     size_t (*forward_partial)(const lao *local);
     size_t (*backward_partial)(const lao *local);
     size_t (*sums_bytes)(const lao *local);
-    size_t (*packed_bytes)(const lao *local); /* of one key tile, packed */
-    /* partial: NULL, or where the task leaves (sums, max, sum) instead of the result */
+    size_t (*packed_bytes)(const lao *local, const lao_cut *cut); /* of one key tile, packed */
+    /* partial: NULL, or where the task leaves (sums, max, sum) instead of the result; shelf NULL: few rows */
     void (*forward)(const lao *local, const lao_forward_args *args, const lao_block *block, void *work, void *partial,
-                    lao_run *run);
+                    const lao_shelf *shelf, lao_run *run);
     void (*forward_merge)(const lao *local, const lao_forward_args *args, const lao_block *block, void *work,
                           const void *partials, size_t stride);
     /* d_sink: NULL, or [block->heads] of this task */
@@ -88,9 +101,10 @@ struct lao {
     const lao_kernels *kernels;
     lao_cut forward, backward;
     int64_t key_tiles; /* of the backward pass */
-    int64_t slots;     /* kv heads whose gradients are summed at a time */
-    int64_t *order;    /* forward: list * tiles + tile, longest first */
-    double pairs;      /* of one head, all batch rows */
+    int64_t slots;     /* kv heads in work at a time, backward */
+    int64_t forward_key_tiles, forward_slots;
+    int64_t *order; /* forward: the tiles of each list, longest first */
+    double pairs;   /* of one head, all batch rows */
     /* one allocation for the index and order, one for the rest */
     size_t bytes, work_stride, partial_stride, sums_stride, packed_stride;
     void *tables, *memory;
@@ -98,9 +112,10 @@ struct lao {
     char *work;               /* [threads][work_stride] */
     char *partials;           /* [block][chunk][partial_stride] */
     char *sums;               /* [slots][sums_stride] */
-    char *packed;             /* [slots][key_tiles][packed_stride] */
+    char *packed;             /* [slots][key tiles][packed_stride], either pass */
     int32_t *issued, *passed; /* [slots][key_tiles]: tasks sent to a tile, tasks that have been there */
-    int32_t *ready;           /* [slots][key_tiles] */
+    int32_t *ready;           /* [slots][key tiles], either pass */
+    int64_t *owner;           /* [forward_slots]: the kv head that has the slot, or -1 */
     int32_t *turn;            /* [threads][key_tiles] */
     int64_t *left;            /* [slots]: tasks of the slot's kv head not yet finished */
     double *d_sink;           /* [block][chunk][heads] */

@@ -20,7 +20,6 @@ enum {
     ENOUGH_TASKS = 32, /* below this many, tiles shrink, then keys are split into chunks */
     MANY_TASKS = 64,
     SMALLEST_CHUNK = 1024,
-    FEW = 24,      /* rows of a task that decodes */
     KEY_STEP = 48, /* key tiles are multiples of it: every kernel set's step divides it */
     ROW_STEP = 48  /* likewise for queries: a whole number of panels for 1, 4, 8 and 16 lanes */
 };
@@ -40,7 +39,7 @@ static void cut_rows(const lao_shape *s, int64_t q_tile, lao_cut *cut) {
 static void cut_chunks(const lao_shape *s, lao_cut *cut) {
     const int64_t blocks = s->batch * s->kv_heads * cut->head_tasks * cut->tiles, n = lao_max(s->k_tokens, 1);
     cut->chunks = 1;
-    if (cut->rows <= FEW)
+    if (cut->rows <= LAO_FEW_ROWS)
         cut->chunks = lao_max(1, n / SMALLEST_CHUNK); /* decoding: short, for the sake of the TLB */
     else if (blocks < ENOUGH_TASKS)
         cut->chunks = lao_max(1, lao_min(ceil_div(MANY_TASKS, blocks), n / SMALLEST_CHUNK));
@@ -164,13 +163,14 @@ static double tile_cost(const lao *local, int64_t list, int64_t tile) {
 
 typedef struct costed {
     double cost;
-    int64_t id;
+    int64_t list, tile;
 } costed;
 
 static int longer_first(const void *a, const void *b) {
     const costed *x = a, *y = b;
+    if (x->list != y->list) return x->list < y->list ? -1 : 1;
     if (x->cost != y->cost) return x->cost > y->cost ? -1 : 1;
-    return x->id < y->id ? -1 : x->id > y->id;
+    return x->tile < y->tile ? -1 : x->tile > y->tile;
 }
 
 static burst_status order_tiles(lao *local) {
@@ -180,11 +180,12 @@ static burst_status order_tiles(lao *local) {
     if (!all) return base_fail(BURST_MEMORY, "no memory for %lld task costs", (long long)count);
     local->pairs = 0;
     for (int64_t n = 0; n < count; n++) {
-        all[n] = (costed){tile_cost(local, n / local->forward.tiles, n % local->forward.tiles), n};
+        const int64_t list = n / local->forward.tiles, tile = n % local->forward.tiles;
+        all[n] = (costed){tile_cost(local, list, tile), list, tile};
         local->pairs += all[n].cost * (s->list_count == 1 ? (double)s->batch : 1);
     }
     qsort(all, (size_t)count, sizeof *all, longer_first);
-    for (int64_t n = 0; n < count; n++) local->order[n] = all[n].id;
+    for (int64_t n = 0; n < count; n++) local->order[n] = all[n].tile;
     base_free(all);
     return BURST_OK;
 }
@@ -230,21 +231,33 @@ static void take_memory(lao *local, ruler *r) {
     int64_t partials_f = 0, partials_b = 0;
     if (forward && local->forward.chunks > 1) partials_f = blocks_of(s, &local->forward) * local->forward.chunks;
     if (backward && local->backward.chunks > 1) partials_b = blocks_of(s, &local->backward) * local->backward.chunks;
+    const int64_t tiles_f = forward ? local->forward_slots * local->forward_key_tiles : 0;
+    const int64_t tiles_b = backward ? local->slots * local->key_tiles : 0;
     local->work = take(r, threads, local->work_stride);
     local->partials = take(r, lao_max(partials_f, partials_b), local->partial_stride);
+    local->packed = take(r, lao_max(tiles_f, tiles_b), local->packed_stride);
+    local->ready = take(r, lao_max(tiles_f, tiles_b), sizeof(int32_t));
+    local->left = take(r, lao_max(local->slots, local->forward_slots), sizeof(int64_t));
+    local->owner = take(r, local->forward_slots, sizeof(int64_t));
     if (!backward) return;
     local->sums = take(r, local->slots, local->sums_stride);
-    local->packed = take(r, local->slots * local->key_tiles, local->packed_stride);
-    local->ready = take(r, local->slots * local->key_tiles, sizeof(int32_t));
     local->issued = take(r, local->slots * local->key_tiles, sizeof(int32_t));
     local->passed = take(r, local->slots * local->key_tiles, sizeof(int32_t));
     local->turn = take(r, threads * local->key_tiles, sizeof(int32_t));
-    local->left = take(r, local->slots, sizeof(int64_t));
     local->d_sink = take(r, s->sink ? blocks_of(s, &local->backward) * local->backward.chunks : 0,
                          (size_t)local->backward.heads * sizeof(double));
 }
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
+/* Heads in work at a time, forward: enough tasks for all threads, and one more, so that the end of a head is no wait.
+ * A plan that only decodes packs nothing; with backward to come, even decoding does. */
+static int64_t forward_slots(const lao *local) {
+    const lao_cut *cut = &local->forward;
+    const int64_t tasks = cut->head_tasks * cut->tiles * cut->chunks;
+    if (!(local->options.passes & BURST_PASS_FORWARD)) return 0;
+    return lao_min(local->shape.batch * local->shape.kv_heads, ceil_div(local->options.threads, tasks) + 1);
+}
 
 static void measure(lao *local) {
     const lao_kernels *k = local->kernels;
@@ -252,12 +265,16 @@ static void measure(lao *local) {
     const bool backward = local->options.passes & BURST_PASS_BACKWARD;
     local->key_tiles = ceil_div(lao_max(local->shape.k_tokens, 1), local->backward.k_tile);
     local->slots = lao_min(local->options.threads, local->shape.batch * local->shape.kv_heads);
+    local->forward_key_tiles = ceil_div(lao_max(local->shape.k_tokens, 1), local->forward.k_tile);
+    local->forward_slots = forward_slots(local);
     local->work_stride = larger(forward ? k->forward_bytes(local) : 0, backward ? k->backward_bytes(local) : 0);
     /* neighbours' workspaces do not start at the same place of a cache set */
     local->work_stride += 4096 + 64;
     local->partial_stride = larger(forward ? k->forward_partial(local) : 0, backward ? k->backward_partial(local) : 0);
     local->partial_stride = (local->partial_stride + 63) / 64 * 64;
-    local->packed_stride = backward ? (k->packed_bytes(local) + 63) / 64 * 64 : 0;
+    local->packed_stride = larger(forward ? k->packed_bytes(local, &local->forward) : 0,
+                                  backward ? k->packed_bytes(local, &local->backward) : 0);
+    local->packed_stride = (local->packed_stride + 63) / 64 * 64;
     local->sums_stride = backward ? (k->sums_bytes(local) + 63) / 64 * 64 : 0;
 }
 
@@ -405,4 +422,12 @@ void lao_tick(lao_run *run, double pairs) {
 void lao_rest(lao_run *run) {
     if (run->pulse.call && omp_get_thread_num() == 0) pulse(run);
     sched_yield();
+}
+
+bool lao_await(const int32_t *flag, int32_t value, lao_run *run) {
+    for (int64_t spins = 0; __atomic_load_n(flag, __ATOMIC_ACQUIRE) != value; spins++) {
+        if (lao_stopped(run)) return false;
+        if (spins > 1000) lao_rest(run);
+    }
+    return true;
 }
