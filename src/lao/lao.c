@@ -14,7 +14,7 @@
 enum {
     FORWARD_Q = 1536,
     FORWARD_K = 192,
-    BACKWARD_Q = 192,
+    BACKWARD_Q = 288,
     BACKWARD_K = 96,
     SMALLEST_Q = 192,  /* forward tiles are not cut smaller to make more tasks */
     ENOUGH_TASKS = 32, /* below this many, tiles shrink, then keys are split into chunks */
