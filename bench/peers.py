@@ -95,6 +95,7 @@ class Burst:
         if row.alibi:
             problem.alibi = data.slopes.data_ptr()
         options = Options(ctypes.sizeof(Options), threads)
+        options.passes = 0 if "backward" in row.passes else 1
         library("burst_plan_create", ctypes.byref(problem), None, ctypes.byref(options), ctypes.byref(self.plan))
         c.burst_mask_free(mask)
         self.pairs = c.burst_plan_pairs(self.plan)
@@ -106,7 +107,9 @@ class Burst:
         inputs = [view(x) for x in (data.q, data.k, data.v)]
         sink = data.sink.data_ptr() if row.sink else None
         stats, gradients = self.stats.data_ptr(), [view(x) for x in self.gradients]
-        self.forward_args = ForwardArgs(ctypes.sizeof(ForwardArgs), *inputs, sink, view(self.o), None, stats)
+        # statistics are for a backward to come: without one, as in inference, there are none
+        wanted = stats if "backward" in row.passes else None
+        self.forward_args = ForwardArgs(ctypes.sizeof(ForwardArgs), *inputs, sink, view(self.o), None, wanted)
         self.backward_args = BackwardArgs(ctypes.sizeof(BackwardArgs), *inputs, view(self.o), view(data.d_o), sink,
                                           None, stats, *gradients, None, 0)
 

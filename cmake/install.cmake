@@ -2,7 +2,7 @@
 # prefix from its own place, so that an installed tree can be moved.
 include(CMakePackageConfigHelpers)
 
-install(TARGETS burst burst_static EXPORT burstTargets
+install(TARGETS burst_shared burst_static EXPORT burstTargets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
     ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES include/burst.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
