@@ -192,6 +192,16 @@ static void test_plan_is_busy(void **state) {
     bench_free(&b);
 }
 
+/* Runs `whole` through; `b` has the same results, bit for bit. */
+static void assert_same_as_run(const bench *b, bench *whole) {
+    assert_int_equal(run_forward(whole), BURST_OK);
+    assert_int_equal(run_backward(whole), BURST_OK);
+    assert_memory_equal(b->o, whole->o, q_bytes(b));
+    assert_memory_equal(b->d_q, whole->d_q, q_bytes(b));
+    assert_memory_equal(b->d_k, whole->d_k, k_bytes(b));
+    assert_memory_equal(b->d_v, whole->d_v, k_bytes(b));
+}
+
 /* ---- cancelling -------------------------------------------------------------------------------------------------- */
 
 static void test_cancel(void **state) {
@@ -208,12 +218,7 @@ static void test_cancel(void **state) {
     assert_int_equal(run_forward(&b), BURST_OK);
     assert_int_equal(run_backward(&b), BURST_OK);
     bench whole = bench_make(TOKENS, NULL, 0);
-    assert_int_equal(run_forward(&whole), BURST_OK);
-    assert_int_equal(run_backward(&whole), BURST_OK);
-    assert_memory_equal(b.o, whole.o, q_bytes(&b));
-    assert_memory_equal(b.d_q, whole.d_q, q_bytes(&b));
-    assert_memory_equal(b.d_k, whole.d_k, k_bytes(&b));
-    assert_memory_equal(b.d_v, whole.d_v, k_bytes(&b));
+    assert_same_as_run(&b, &whole);
     bench_free(&whole);
     bench_free(&b);
 }
@@ -244,12 +249,7 @@ static void test_cancel_half_way(void **state) {
     burst_options plain = BURST_OPTIONS_INIT;
     plain.isa = BURST_ISA_SCALAR;
     bench whole = bench_make(HALF_WAY, &plain, 0);
-    assert_int_equal(run_forward(&whole), BURST_OK);
-    assert_int_equal(run_backward(&whole), BURST_OK);
-    assert_memory_equal(b.o, whole.o, q_bytes(&b));
-    assert_memory_equal(b.d_q, whole.d_q, q_bytes(&b));
-    assert_memory_equal(b.d_k, whole.d_k, k_bytes(&b));
-    assert_memory_equal(b.d_v, whole.d_v, k_bytes(&b));
+    assert_same_as_run(&b, &whole);
     bench_free(&whole);
     bench_free(&b);
 }

@@ -73,10 +73,7 @@ static void write_keys(backward_queue *queue, const backward_task_id *t, const l
     const int32_t *passed = local->passed + t->slot * local->key_tiles;
     if (!queue->args->d_k.data && !queue->args->d_v.data) return;
     for (int64_t k = block->j0 / tile; k * tile < block->j1; k++) {
-        while (__atomic_load_n(&passed[k], __ATOMIC_ACQUIRE) != issued[k]) {
-            if (lao_stopped(queue->run)) return;
-            lao_rest(queue->run);
-        }
+        if (!lao_await(&passed[k], issued[k], queue->run)) return;
         local->kernels->backward_keys(local, queue->args, t->b, t->g, k, issued[k] > 0, work,
                                       local->sums + (size_t)t->slot * local->sums_stride);
     }

@@ -1,4 +1,4 @@
-/* body_math.h - exp2, tanh and the conversion of rows, written once over the SIMD vocabulary.
+/* body_math.h - powers, tanh and the conversion of rows, written once over the SIMD vocabulary.
  * Included by every kernel_*.c after its simd_*.h. */
 #include <math.h>
 #include <string.h>

@@ -251,7 +251,7 @@ static void take_memory(lao *local, ruler *r) {
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 /* Heads in work at a time, forward: enough tasks for all threads, and one more, so that the end of a head is no wait.
- * A plan that only decodes packs nothing; with backward to come, even decoding does. */
+ * Decoding without statistics packs nothing, but a call may ask for statistics. */
 static int64_t forward_slots(const lao *local) {
     const lao_cut *cut = &local->forward;
     const int64_t tasks = cut->head_tasks * cut->tiles * cut->chunks;
