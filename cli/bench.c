@@ -48,7 +48,8 @@ static int by_value(const void *a, const void *b) {
 
 static burst_status run_pass(bench *b, int pass, double *seconds) {
     double start = check_now();
-    void *stats = b->decode ? NULL : b->stats; /* decoding has no backward: open_bench made the statistics */
+    /* inference wants no statistics; open_bench has made those of a decoding backward */
+    void *stats = b->decode || b->pass_count == 1 ? NULL : b->stats;
     burst_status status =
         pass ? check_backward(b->plan, &b->tensors, b->stats) : check_forward(b->plan, &b->tensors, stats);
     *seconds = check_now() - start;
@@ -63,7 +64,7 @@ static burst_status open_bench(bench *b, const command_options *options) {
     status = burst_plan_create(&b->problem.problem, NULL, &plan, &b->plan);
     if (status != BURST_OK) return status;
     data_make(&b->word, options->seed, !options->forward_only, &b->tensors);
-    b->stats = need_bytes(burst_plan_stats_bytes(b->plan));
+    if (!options->forward_only) b->stats = need_bytes(burst_plan_stats_bytes(b->plan));
     b->pass_count = options->forward_only ? 1 : 2;
     b->decode = b->word.n * (b->word.heads / b->word.groups) <= DECODE_ROWS;
     if (b->decode) b->buffer = probe_read_buffer(&b->buffer_bytes);

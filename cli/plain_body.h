@@ -144,20 +144,14 @@ static void NAME(row)(const NAME(head) * p, int64_t q, NAME(room) * r, double *o
     if (h->d_o && d_q) NAME(row_gradient)(p, q, count, r, top, total, o, d_q, &stats->dot[q]);
 }
 
-/* One number a head is a poor yardstick, its error may be nil by luck: summed up in both orders, the worse one counts. */
 static double NAME(sink)(const oracle_head *h, const int64_t *rows, int64_t count, const oracle_stats *stats) {
-    NUMBER up = 0, down = 0;
-    double exact = 0;
-    for (int64_t i = 0; i < 2 * count; i++) {
-        int64_t q = rows[i < count ? i : 2 * count - 1 - i];
+    NUMBER sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t q = rows[i];
         NUMBER prob = ROUND(h->dtype, EXP((NUMBER)h->sink - (NUMBER)stats->max[q]) / (NUMBER)stats->sum[q]);
-        NUMBER term = ROUND(h->dtype, prob * (NUMBER)stats->dot[q]);
-        if (i < count)
-            up -= term, exact -= (double)term;
-        else
-            down -= term;
+        sum -= ROUND(h->dtype, prob * (NUMBER)stats->dot[q]);
     }
-    return fabs((double)up - exact) > fabs((double)down - exact) ? (double)up : (double)down;
+    return (double)sum;
 }
 
 static void NAME(rows)(const oracle_head *h, const int64_t *rows, int64_t count, oracle_rows *out, oracle_stats *stats,

@@ -343,9 +343,10 @@ static void backward_tile(const lao *local, const lao_backward_args *args, const
     const int64_t k_row = kv_pad(d) * (int64_t)sizeof(real), v_row = kv_pad(dv) * (int64_t)sizeof(real);
     ahead soon[3] = {ahead_of(dk, k_row, k_row, tile), ahead_of(dval, v_row, v_row, tile),
                      ahead_packed(local, &line->shelf, t + 1, local->key_tiles)};
-    const int64_t lines = ((int64_t)local->packed_stride / CACHE_LINE + p.count - 1) / p.count;
+    int64_t lines[3];
+    for (int n = 0; n < 3; n++) lines[n] = ahead_share(&soon[n], p.count);
     for (int64_t index = 0; index < p.count; index++) {
-        for (int n = 0; n < 3; n++) look_ahead(&soon[n], n == 2 ? lines : (tile + p.count - 1) / p.count);
+        for (int n = 0; n < 3; n++) look_ahead(&soon[n], lines[n]);
         backward_panel(local, args, block, p, index, count, first, last - first, from, to, &packed, w);
         lao_tick(run, (double)(lao_max(w->high[index] - w->low[index], 0) * panel_rows(p, index)));
         if (lao_stopped(run)) return;

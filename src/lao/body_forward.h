@@ -2,6 +2,9 @@
  * (accumulator, maximum, sum) per row, LAO of the paper. The score tile lives in L1, the key tile in L2.
  * o is kept transposed, o[panel][dim][lane]. */
 
+#define FEW_KEYS 24 /* keys of a step of body_few.h: 12 KiB of K and as much of V at d = 128 in f32 */
+#define FEW_SCORES (FEW_KEYS + 4)
+
 typedef struct forward_work {
     real *q, *o, *m, *sum; /* the block's rows, in panels */
     real *score, *row, *old, *top, *keep;
@@ -13,7 +16,7 @@ static size_t forward_carve(const lao *local, char *base, forward_work *w) {
     const lao_cut *cut = &local->forward;
     const int64_t d = local->shape.head_dim, dv = lao_round_up(local->shape.value_dim, GROUP);
     const int64_t rows = lao_round_up(cut->rows, PANEL), wide = lao_round_up(lao_max(d, dv), LANES) + LANES;
-    const int64_t keys = lao_round_up(cut->k_tile, 2 * QK_ROWS);
+    const int64_t keys = lao_max(lao_round_up(cut->k_tile, 2 * QK_ROWS), FEW_SCORES);
     carver c = {base, 0};
     w->q = carve(&c, rows * d, sizeof(real));
     w->o = carve(&c, rows * dv, sizeof(real));
@@ -21,7 +24,7 @@ static size_t forward_carve(const lao *local, char *base, forward_work *w) {
     w->sum = carve(&c, rows, sizeof(real));
     w->score = carve(&c, keys * PANEL, sizeof(real));
     w->active = carve(&c, cut->index.most, sizeof(uint32_t));
-    const int64_t few = lao_min(cut->rows, LAO_FEW_ROWS);
+    const int64_t few = cut->rows <= LAO_FEW_ROWS ? rows : 0;
     w->few_q = carve(&c, few * lao_round_up(d, LANES), sizeof(real));
     w->few_o = carve(&c, few * lao_round_up(dv, LANES), sizeof(real));
     w->row = carve(&c, wide, sizeof(real));
@@ -74,14 +77,11 @@ KERNEL void add_bad_keys(const lao *local, const lao_block *block, const lao_ten
     }
 }
 
-/* One panel through one rectangle of the packed key tile. */
-static void forward_panel(const lao *local, const lao_forward_args *args, const lao_block *block, panels p,
-                          int64_t index, const lao_rect *rect, const reach *r, int64_t tile_first,
-                          const packed_tile *tile, forward_work *w) {
-    const int64_t d = local->shape.head_dim, dv = lao_round_up(local->shape.value_dim, GROUP), n = r->end - r->begin;
-    const int64_t jump = group_jump(&local->forward);
+/* A panel's raw scores of keys r->begin .. r->end-1 of the tile -> probabilities, folded into its maxima and sums. */
+static void panel_fold(const lao *local, const lao_block *block, panels p, int64_t index, const lao_rect *rect,
+                       const reach *r, int64_t tile_first, forward_work *w) {
+    const int64_t n = r->end - r->begin;
     const int nv = panel_vectors(p, index);
-    scores(nv, n, d, w->q + index * PANEL * d, tile->k + r->begin * d, d, w->score);
     if (local->shape.softcap > 0 || local->shape.alibi) {
         slopes alibi;
         if (local->shape.alibi) slopes_of(local, block, p, index, rect, tile_first + r->begin, &alibi);
@@ -90,6 +90,17 @@ static void forward_panel(const lao *local, const lao_forward_args *args, const 
     hide_edges(nv, w->score, r);
     top_of(nv, n, w->score, w->top);
     fold(nv, n, w->score, (real)score_factor(local), w->top, w->m + index * PANEL, w->sum + index * PANEL, w->keep);
+}
+
+/* One panel through one rectangle of the packed key tile. */
+static void forward_panel(const lao *local, const lao_forward_args *args, const lao_block *block, panels p,
+                          int64_t index, const lao_rect *rect, const reach *r, int64_t tile_first,
+                          const packed_tile *tile, forward_work *w) {
+    const int64_t d = local->shape.head_dim, dv = lao_round_up(local->shape.value_dim, GROUP), n = r->end - r->begin;
+    const int64_t jump = group_jump(&local->forward);
+    const int nv = panel_vectors(p, index);
+    scores(nv, n, d, w->q + index * PANEL * d, tile->k + r->begin * d, d, w->score);
+    panel_fold(local, block, p, index, rect, r, tile_first, w);
     real *o = w->o + index * PANEL * dv;
     gather(nv, n, dv, w->score, tile->groups + r->begin * GROUP, jump, o, w->keep);
     if (tile->bad[0]) {
@@ -143,7 +154,6 @@ static void forward_panels(const lao *local, const lao_forward_args *args, const
                            const lao_shelf *shelf, lao_run *run) {
     const panels p = panels_of(block);
     const lao_cut *cut = &local->forward;
-    const int64_t lines = ((int64_t)local->packed_stride / CACHE_LINE + p.count - 1) / p.count;
     pack_panels(block, &args->q, local->shape.dtype, local->shape.head_dim, local->shape.scale < 0 ? -1 : 1, w->row,
                 w->q);
     for (int64_t t = block->j0 / cut->k_tile; t * cut->k_tile < block->j1; t++) {
@@ -154,6 +164,7 @@ static void forward_panels(const lao *local, const lao_forward_args *args, const
         if (!count) continue;
         if (!packed_get(local, cut, block, &args->k, &args->v, t, shelf, w->row, &tile, run)) return;
         ahead soon = ahead_packed(local, shelf, t + 1, local->forward_key_tiles);
+        const int64_t lines = ahead_share(&soon, p.count);
         for (int64_t index = 0; index < p.count; index++) {
             double pairs = 0;
             look_ahead(&soon, lines);

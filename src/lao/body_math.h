@@ -92,6 +92,7 @@ INLINE bool all_zero(vf sum) {
     return total == 0;
 }
 
+INLINE size_t dtype_bytes(burst_dtype dtype) { return dtype == BURST_F64 ? 8 : dtype == BURST_F32 ? 4 : 2; }
 INLINE vf load_as(const burst_dtype dtype, const char *at) {
 #ifdef SIMD_F64
     (void)dtype;
@@ -102,7 +103,23 @@ INLINE vf load_as(const burst_dtype dtype, const char *at) {
     return v_load_f16((const uint16_t *)(const void *)at);
 #endif
 }
-INLINE size_t dtype_bytes(burst_dtype dtype) { return dtype == BURST_F64 ? 8 : dtype == BURST_F32 ? 4 : 2; }
+/* Two vectors of dims; of bf16 the dims at even places, then those at odd places (see pair_order). */
+INLINE void load_pair(const burst_dtype dtype, const char *at, vf pair[2]) {
+#ifndef SIMD_F64
+    if (dtype == BURST_BF16) {
+        v_load_bf16_pair((const uint16_t *)(const void *)at, &pair[0], &pair[1]);
+        return;
+    }
+#endif
+    pair[0] = load_as(dtype, at);
+    pair[1] = load_as(dtype, at + LANES * dtype_bytes(dtype));
+}
+/* Where dim x of `dims` stands when whole pairs of vectors are loaded so. */
+INLINE int64_t pair_order(burst_dtype dtype, int64_t x, int64_t dims) {
+    const int64_t pair = 2 * LANES, at = x % pair;
+    if (dtype != BURST_BF16 || x - at + pair > dims) return x;
+    return x - at + at % 2 * LANES + at / 2;
+}
 
 /* The last n dims of a row, fewer than a vector, as reals, 0 behind. */
 INLINE vf load_tail(const burst_dtype dtype, const char *at, int64_t n) {

@@ -37,20 +37,26 @@ INLINE int64_t row_query(const lao_block *block, int64_t row) { return block->i0
 typedef struct ahead {
     const char *at;
     int64_t stride, bytes, left;
+    int64_t x; /* how far the present row has been asked for */
 } ahead;
 
 INLINE ahead ahead_of(const void *at, int64_t stride, int64_t bytes, int64_t rows) {
-    return (ahead){at, stride, bytes, rows};
+    return (ahead){at, stride, bytes, rows, 0};
 }
-INLINE void look_ahead(ahead *a, int64_t rows) {
-    for (; rows > 0 && a->left > 0; rows--, a->left--, a->at += a->stride) {
-        for (int64_t x = 0; x < a->bytes; x += CACHE_LINE) V_PREFETCH(a->at + x);
+INLINE int64_t cache_lines(int64_t bytes) { return (bytes + CACHE_LINE - 1) / CACHE_LINE; }
+/* lines for each of n calls, so that all are asked for */
+INLINE int64_t ahead_share(const ahead *a, int64_t n) { return (a->left * cache_lines(a->bytes) + n - 1) / n; }
+INLINE void look_ahead(ahead *a, int64_t lines) {
+    for (; lines > 0 && a->left > 0; lines--) {
+        V_PREFETCH(a->at + a->x);
+        a->x += CACHE_LINE;
+        if (a->x >= a->bytes) a->left--, a->at += a->stride, a->x = 0;
     }
 }
 /* The keys first .. last-1 of a tensor. */
 INLINE ahead ahead_keys(const lao_block *block, const lao_tensor *t, burst_dtype dtype, int64_t dims, int64_t first,
                         int64_t last) {
-    if (first >= last) return (ahead){NULL, 0, 0, 0};
+    if (first >= last) return ahead_of(NULL, 0, 0, 0);
     const int64_t size = (int64_t)dtype_bytes(dtype);
     return ahead_of(tensor_row(t, dtype, block->b, first, block->g), t->token * size, dims * size, last - first);
 }
@@ -71,7 +77,7 @@ KERNEL void pack_panels(const lao_block *block, const lao_tensor *t, burst_dtype
             const int64_t later = lao_min(r + ROWS_AHEAD, p.rows - 1);
             ahead soon = ahead_of(tensor_row(t, dtype, block->b, row_query(block, later), row_head(block, later)), 0,
                                   dims * (int64_t)dtype_bytes(dtype), 1);
-            look_ahead(&soon, 1);
+            look_ahead(&soon, cache_lines(soon.bytes));
             row_load(dtype, tensor_row(t, dtype, block->b, row_query(block, r), row_head(block, r)), dims, row);
             for (int64_t x = 0; x < dims; x++) to[x * width + lane] = sign * row[x];
         }
@@ -83,7 +89,7 @@ KERNEL void pack_keys(const lao_block *block, const lao_tensor *t, burst_dtype d
                       int64_t last, real *out, int64_t stride) {
     ahead soon = ahead_keys(block, t, dtype, dims, first + ROWS_AHEAD, last);
     for (int64_t j = first; j < last; j++) {
-        look_ahead(&soon, 1);
+        look_ahead(&soon, cache_lines(soon.bytes));
         row_load(dtype, tensor_row(t, dtype, block->b, j, block->g), dims, out + (j - first) * stride);
     }
 }
@@ -111,7 +117,7 @@ KERNEL int64_t pack_groups(const lao_block *block, const lao_tensor *t, burst_dt
     ahead soon = ahead_keys(block, t, dtype, dims, first + ROWS_AHEAD, last);
     for (int64_t x = dims; x < padded; x++) scratch[x] = 0;
     for (int64_t j = first; j < last; j++) {
-        look_ahead(&soon, 1);
+        look_ahead(&soon, cache_lines(soon.bytes));
         const char *from = tensor_row(t, dtype, block->b, j, block->g);
         real *row = rows && dims == padded ? rows + (j - first) * dims : scratch;
         const bool finite = row_load(dtype, from, dims, row);
@@ -153,8 +159,9 @@ static bool packed_get(const lao *local, const lao_cut *cut, const lao_block *bl
     const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, first = t * cut->k_tile;
     const int64_t last = lao_min(first + cut->k_tile, local->shape.k_tokens), jump = group_jump(cut);
     int32_t none = LAO_UNPACKED;
-    packed_carve(local, cut, shelf->tiles + (size_t)t * local->packed_stride, tile);
-    if (!__atomic_compare_exchange_n(&shelf->ready[t], &none, LAO_PACKING, false, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE))
+    packed_carve(local, cut, shelf->tiles + (shelf->ready ? (size_t)t * local->packed_stride : 0), tile);
+    if (shelf->ready &&
+        !__atomic_compare_exchange_n(&shelf->ready[t], &none, LAO_PACKING, false, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE))
         return lao_await(&shelf->ready[t], LAO_PACKED, run);
     if (cut == &local->forward) {
         pack_keys(block, k, dtype, d, first, last, tile->k, d);
@@ -165,13 +172,13 @@ static bool packed_get(const lao *local, const lao_cut *cut, const lao_block *bl
             (int32_t)pack_groups(block, k, dtype, d, first, last, tile->k, row, tile->groups, jump, tile->bad + 1);
         pack_keys(block, v, dtype, dv, first, last, tile->v, dv);
     }
-    __atomic_store_n(&shelf->ready[t], LAO_PACKED, __ATOMIC_RELEASE);
+    if (shelf->ready) __atomic_store_n(&shelf->ready[t], LAO_PACKED, __ATOMIC_RELEASE);
     return true;
 }
 
 /* The next tile of the shelf, if it is there: its cache lines. */
 INLINE ahead ahead_packed(const lao *local, const lao_shelf *shelf, int64_t t, int64_t tiles) {
-    const bool there = t < tiles && __atomic_load_n(&shelf->ready[t], __ATOMIC_RELAXED) == LAO_PACKED;
+    const bool there = shelf->ready && t < tiles && __atomic_load_n(&shelf->ready[t], __ATOMIC_RELAXED) == LAO_PACKED;
     return ahead_of(shelf->tiles + (size_t)t * local->packed_stride, CACHE_LINE, CACHE_LINE,
                     there ? (int64_t)local->packed_stride / CACHE_LINE : 0);
 }
@@ -188,8 +195,8 @@ KERNEL void reach_of(const lao_block *block, panels p, int64_t index, const lao_
                      int64_t tile_last, reach *out) {
     const int64_t row = index * PANEL, rows = panel_rows(p, index), keys = tile_last - tile_first;
     int64_t a, b, a1, b1;
-    if (block->heads == 1) {
-        const int64_t top = block->i0 + row, bottom = top + rows - 1;
+    if (block->heads == 1 || block->ni == 1) {
+        const int64_t top = row_query(block, row), bottom = row_query(block, row + rows - 1);
         out->full = false;
         out->begin = out->end = 0;
         if (bottom < rect->i0 || top >= rect->i0 + rect->ni) return;

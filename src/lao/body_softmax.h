@@ -136,16 +136,3 @@ static void fold(int nv, int64_t n, real *s, real c, const real *top, real *m, r
     else
         fold_narrow(nv, n, s, c, top, m, sum, keep);
 }
-
-/* The same as modify() for one row whose lanes are keys: LANES scores from key j on. */
-KERNEL void modify_keys(const lao *local, real *s, int64_t j, const slopes *alibi) {
-    slopes lanes;
-    if (alibi) {
-        for (int l = 0; l < LANES; l++) {
-            lanes.distance[l] = alibi->distance[0] + (int32_t)(j + l) * alibi->step;
-            lanes.slope[l] = alibi->slope[0];
-        }
-        lanes.step = 0;
-    }
-    modify(local, 1, 1, s, alibi ? &lanes : NULL, NULL);
-}

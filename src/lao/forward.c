@@ -1,8 +1,8 @@
 /* forward.c - runs the forward tasks on the cores, then the merge of key chunks if there are any.
  * Tasks go kv head by kv head, the longest tiles of each first. A head in work has a shelf where its keys are packed once
  * for all its tasks; the next head may begin while the last tasks of the one before still run.
- * Decoding has no shelf: keys are read where they lie, and the heads of the same keys follow each other, because they
- * share pages. */
+ * Where keys serve one task only there is no shelf: each thread packs into a tile of its own, or reads keys where they lie
+ * (few rows); and the heads of the same keys follow each other, because they share pages. */
 #include <omp.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ typedef struct forward_queue {
     lao *local;
     const lao_forward_args *args;
     lao_run *run;
-    bool few;
+    bool few, alone;
     int64_t next, tasks, per_head;
 } forward_queue;
 
@@ -26,8 +26,8 @@ static forward_task_id task_of(const forward_queue *queue, int64_t n, int64_t ch
     const lao_cut *cut = &queue->local->forward;
     const int64_t heads = s->batch * s->kv_heads, per_head = cut->head_tasks * cut->tiles * chunks;
     forward_task_id t;
-    t.head = queue->few ? n % heads : n / per_head;
-    n = queue->few ? n / heads : n % per_head;
+    t.head = queue->alone ? n % heads : n / per_head;
+    n = queue->alone ? n / heads : n % per_head;
     t.b = t.head / s->kv_heads, t.g = t.head % s->kv_heads;
     t.chunk = n % chunks, n /= chunks;
     t.head_task = n % cut->head_tasks, n /= cut->head_tasks;
@@ -69,10 +69,15 @@ static void work_on(forward_queue *queue, char *work) {
         const lao_block block = lao_block_of(local, cut, t.b, t.g, t.head_task, t.tile, t.chunk);
         char *partial = local->partials + (size_t)(t.block * cut->chunks + t.chunk) * local->partial_stride;
         lao_shelf shelf;
-        if (!queue->few && !open_shelf(queue, &t, n % queue->per_head == 0, &shelf)) return;
+        if (queue->alone) {
+            shelf.ready = NULL;
+            shelf.tiles = local->packed + (size_t)omp_get_thread_num() * local->packed_stride;
+        } else if (!open_shelf(queue, &t, n % queue->per_head == 0, &shelf)) {
+            return;
+        }
         local->kernels->forward(local, queue->args, &block, work, cut->chunks > 1 ? partial : NULL,
                                 queue->few ? NULL : &shelf, queue->run);
-        if (!queue->few) __atomic_sub_fetch(&local->left[t.head % local->forward_slots], 1, __ATOMIC_RELEASE);
+        if (!queue->alone) __atomic_sub_fetch(&local->left[t.head % local->forward_slots], 1, __ATOMIC_RELEASE);
     }
 }
 
@@ -85,6 +90,7 @@ burst_status lao_forward(lao *local, const lao_forward_args *args) {
     /* Backward takes its scores from the panels' products, bit for bit, or large scores would not fit their statistics:
      * a forward with statistics must do the same. */
     queue.few = cut->rows <= LAO_FEW_ROWS && !args->stats;
+    queue.alone = local->forward_slots == 0;
     queue.per_head = cut->head_tasks * cut->tiles * cut->chunks;
     queue.tasks = blocks * cut->chunks;
     for (int64_t slot = 0; slot < local->forward_slots; slot++) local->left[slot] = 0, local->owner[slot] = -1;

@@ -54,7 +54,7 @@ enum { LAO_FEW_ROWS = 24 };
  * lie so far apart that packing them again for every block of queries costs up to a fifth of the time. */
 enum { LAO_UNPACKED = 0, LAO_PACKING = 1, LAO_PACKED = 2 };
 typedef struct lao_shelf {
-    int32_t *ready; /* per tile, one of the above */
+    int32_t *ready; /* per tile, one of the above; NULL: no shelf but one tile, packed anew each time */
     char *tiles;    /* [tile][packed_stride] */
 } lao_shelf;
 

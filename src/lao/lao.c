@@ -231,7 +231,8 @@ static void take_memory(lao *local, ruler *r) {
     int64_t partials_f = 0, partials_b = 0;
     if (forward && local->forward.chunks > 1) partials_f = blocks_of(s, &local->forward) * local->forward.chunks;
     if (backward && local->backward.chunks > 1) partials_b = blocks_of(s, &local->backward) * local->backward.chunks;
-    const int64_t tiles_f = forward ? local->forward_slots * local->forward_key_tiles : 0;
+    const int64_t shelves = local->forward_slots * local->forward_key_tiles;
+    const int64_t tiles_f = !forward ? 0 : local->forward_slots ? shelves : threads;
     const int64_t tiles_b = backward ? local->slots * local->key_tiles : 0;
     local->work = take(r, threads, local->work_stride);
     local->partials = take(r, lao_max(partials_f, partials_b), local->partial_stride);
@@ -251,11 +252,11 @@ static void take_memory(lao *local, ruler *r) {
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 /* Heads in work at a time, forward: enough tasks for all threads, and one more, so that the end of a head is no wait.
- * Decoding without statistics packs nothing, but a call may ask for statistics. */
+ * None where keys serve one task only: each thread then packs into a tile of its own. */
 static int64_t forward_slots(const lao *local) {
     const lao_cut *cut = &local->forward;
     const int64_t tasks = cut->head_tasks * cut->tiles * cut->chunks;
-    if (!(local->options.passes & BURST_PASS_FORWARD)) return 0;
+    if (!(local->options.passes & BURST_PASS_FORWARD) || cut->head_tasks * cut->tiles == 1) return 0;
     return lao_min(local->shape.batch * local->shape.kv_heads, ceil_div(local->options.threads, tasks) + 1);
 }
 

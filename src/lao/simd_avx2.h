@@ -39,6 +39,12 @@ static inline vm v_between(vi low, vi x, vi high) {
 static inline vf v_load_bf16(const uint16_t *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
 }
+/* 2 * LANES elements, those at even places and those at odd places: no shuffle */
+static inline void v_load_bf16_pair(const uint16_t *p, vf *even, vf *odd) {
+    const __m256i both = _mm256_loadu_si256((const __m256i *)p);
+    *even = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+    *odd = _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32((int)0xffff0000u)));
+}
 static inline vf v_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 static inline void v_store_f16(uint16_t *p, vf x) {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));

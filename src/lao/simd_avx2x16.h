@@ -61,6 +61,15 @@ static inline __m256 v_bf16_8(const uint16_t *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
 }
 static inline vf v_load_bf16(const uint16_t *p) { return v_pair(v_bf16_8(p), v_bf16_8(p + 8)); }
+static inline void v_bf16_pair_8(const uint16_t *p, __m256 *even, __m256 *odd) {
+    const __m256i both = _mm256_loadu_si256((const __m256i *)p);
+    *even = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+    *odd = _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32((int)0xffff0000u)));
+}
+static inline void v_load_bf16_pair(const uint16_t *p, vf *even, vf *odd) {
+    v_bf16_pair_8(p, &even->a, &odd->a);
+    v_bf16_pair_8(p + 16, &even->b, &odd->b);
+}
 static inline vf v_load_f16(const uint16_t *p) {
     return v_pair(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
                   _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8))));

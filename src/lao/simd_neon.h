@@ -33,6 +33,11 @@ static inline vf v_from_int(vi a) { return vcvtq_f32_s32(a); }
 static inline vm v_between(vi low, vi x, vi high) { return vandq_u32(vcleq_s32(low, x), vcltq_s32(x, high)); }
 
 static inline vf v_load_bf16(const uint16_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+static inline void v_load_bf16_pair(const uint16_t *p, vf *even, vf *odd) {
+    const uint32x4_t both = vreinterpretq_u32_u16(vld1q_u16(p));
+    *even = vreinterpretq_f32_u32(vshlq_n_u32(both, 16));
+    *odd = vreinterpretq_f32_u32(vandq_u32(both, vdupq_n_u32(0xffff0000u)));
+}
 static inline vf v_load_f16(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
 static inline void v_store_f16(uint16_t *p, vf x) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x))); }
 

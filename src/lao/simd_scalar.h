@@ -50,6 +50,10 @@ static inline uint32_t v_bits_of(float x) {
 }
 static inline vf v_power(vf t) { return v_float_of(v_bits_of(t) << 23); }
 static inline vf v_load_bf16(const uint16_t *p) { return v_float_of((uint32_t)*p << 16); }
+static inline void v_load_bf16_pair(const uint16_t *p, vf *even, vf *odd) {
+    *even = v_load_bf16(p);
+    *odd = v_load_bf16(p + 1);
+}
 static inline vf v_load_f16(const uint16_t *p) {
     const uint32_t sign = (uint32_t)(*p & 0x8000u) << 16, magnitude = *p & 0x7fffu;
     if (magnitude >= 0x7c00u) return v_float_of(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
