@@ -106,13 +106,14 @@ KERNEL void row_dots(const lao_block *block, int64_t dv, const real *o, backward
 }
 
 /* The row's (m, 1 / sum), from statistics or from lse; what rounding takes from m is given to 1 / sum. */
-static void row_stats(const lao_backward_args *args, int64_t at, real *m, real *inverse) {
+static void row_stats(const lao *local, const lao_backward_args *args, int64_t at, real *m, real *inverse) {
+    const double c = score_factor(local);
     *m = 0, *inverse = 0;
     if (args->stats) {
         *m = ((const real *)args->stats)[2 * at], *inverse = ((const real *)args->stats)[2 * at + 1];
     } else if (((const real *)args->lse)[at] != -(real)INFINITY) { /* else the row saw nothing */
         const double lse = (double)((const real *)args->lse)[at] * UNIT;
-        *m = (real)lse, *inverse = (real)base_exp((double)*m - lse);
+        *m = (real)(lse / c), *inverse = (real)base_exp((double)*m * c - lse);
     }
 }
 
@@ -121,7 +122,7 @@ static void backward_rows(const lao *local, const lao_backward_args *args, const
     const panels p = panels_of(block);
     const burst_dtype dtype = local->shape.dtype;
     const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, all = p.count * PANEL;
-    pack_panels(block, &args->q, dtype, d, score_factor(local), w->row, w->qt);
+    pack_panels(block, &args->q, dtype, d, local->shape.scale < 0 ? -1 : 1, w->row, w->qt);
     pack_panels(block, &args->d_o, dtype, dv, 1, w->row, w->dot);
     pack_panels(block, &args->o, dtype, dv, 1, w->row, w->dor);
     row_dots(block, dv, w->dor, w);
@@ -135,7 +136,7 @@ static void backward_rows(const lao *local, const lao_backward_args *args, const
             continue;
         }
         const int64_t h = row_head(block, r), i = row_query(block, r);
-        row_stats(args, (block->b * local->shape.q_heads + h) * local->shape.q_tokens + i, &w->m[r], &w->inv[r]);
+        row_stats(local, args, (block->b * local->shape.q_heads + h) * local->shape.q_tokens + i, &w->m[r], &w->inv[r]);
         bool finite = row_load(dtype, tensor_row(&args->q, dtype, block->b, i, h), d, w->old);
         finite = row_load(dtype, tensor_row(&args->d_o, dtype, block->b, i, h), dv, w->row) && finite;
         if (!finite) w->bad_rows[w->bad_row_count++] = (int32_t)r;
@@ -148,6 +149,7 @@ static void backward_rows(const lao *local, const lao_backward_args *args, const
  * once (with the first keys); or, since O in 16 bits is too coarse, as the sum over keys of P * dP. */
 static void sink_gradients(const lao *local, const lao_backward_args *args, const lao_block *block, backward_work *w,
                            double *d_sink) {
+    const double c = score_factor(local);
     const burst_dtype dtype = local->shape.dtype;
     const int64_t dv = local->shape.value_dim;
     for (int64_t h = 0; h < block->heads; h++) d_sink[h] = 0;
@@ -163,16 +165,17 @@ static void sink_gradients(const lao *local, const lao_backward_args *args, cons
             row_load(dtype, tensor_row(&args->d_o, dtype, block->b, i, h), dv, w->row);
             for (int64_t x = 0; x < dv; x++) dot += (double)w->row[x] * (double)w->old[x];
         }
-        d_sink[h - block->h0] -= base_exp(sink - (double)w->m[r]) * (double)w->inv[r] * dot;
+        d_sink[h - block->h0] -= base_exp(sink - (double)w->m[r] * c) * (double)w->inv[r] * dot;
     }
 }
 
 /* s, dp -> P, dS for n keys of one panel. With r: only where a lane sees the key (j counts from `origin` of the tile);
  * the rest of P and dS is left as it is. derivative NULL: no softcap. total NULL, or += sum over keys of P * dP. */
-INLINE void probabilities_body(const int nv, int64_t n, const real *restrict s, const real *restrict dp,
+INLINE void probabilities_body(const int nv, int64_t n, const real *restrict s, const real *restrict dp, real c,
                                const real *restrict m, const real *restrict inv, const real *restrict D,
                                const real *restrict derivative, real *restrict p, real *restrict ds, const reach *r,
                                int64_t origin, real *restrict total) {
+    const vf factor = v_set(c), least = v_set(-127 / c);
     vf ref[PANEL_VECTORS], weight[PANEL_VECTORS], shift[PANEL_VECTORS], sum[PANEL_VECTORS];
     for (int v = 0; v < nv; v++) {
         ref[v] = v_load(m + v * LANES);
@@ -184,7 +187,7 @@ INLINE void probabilities_body(const int nv, int64_t n, const real *restrict s, 
         for (int v = 0; v < nv; v++) {
             const int64_t at = (j * nv + v) * LANES;
             const vf up = v_load(dp + at);
-            vf a = v_mul(v_power_of(v_sub(v_load(s + at), ref[v])), weight[v]);
+            vf a = v_mul(v_power_of(v_sub(v_load(s + at), ref[v]), factor, least), weight[v]);
             vf b = v_mul(a, v_sub(up, shift[v]));
             if (derivative) b = v_mul(b, v_load(derivative + at));
             if (r) {
@@ -202,14 +205,14 @@ INLINE void probabilities_body(const int nv, int64_t n, const real *restrict s, 
     }
     for (int v = 0; v < nv && total; v++) v_store(total + v * LANES, sum[v]);
 }
-KERNEL void probabilities_3(int64_t n, const real *s, const real *dp, const real *m, const real *inv, const real *D,
-                            real *p, real *ds) {
-    probabilities_body(3, n, s, dp, m, inv, D, NULL, p, ds, NULL, 0, NULL);
+KERNEL void probabilities_3(int64_t n, const real *s, const real *dp, real c, const real *m, const real *inv,
+                            const real *D, real *p, real *ds) {
+    probabilities_body(3, n, s, dp, c, m, inv, D, NULL, p, ds, NULL, 0, NULL);
 }
-KERNEL void probabilities(int nv, int64_t n, const real *s, const real *dp, const real *m, const real *inv,
+KERNEL void probabilities(int nv, int64_t n, const real *s, const real *dp, real c, const real *m, const real *inv,
                           const real *D, const real *derivative, real *p, real *ds, const reach *r, int64_t origin,
                           real *total) {
-    probabilities_body(nv, n, s, dp, m, inv, D, derivative, p, ds, r, origin, total);
+    probabilities_body(nv, n, s, dp, c, m, inv, D, derivative, p, ds, r, origin, total);
 }
 
 /* What the end of a tile and the next tile will want, asked for between the steps of a panel's scores: a few lines at a
@@ -271,11 +274,12 @@ static void backward_panel(const lao *local, const lao_backward_args *args, cons
             if (met > 1) scores(nv, m, d, w->qt + row * d, packed->k + r.begin * d, d, w->s + skip);
             modify(local, nv, m, w->s + skip, local->shape.alibi ? &alibi : NULL, slope ? slope + skip : NULL);
         }
+        const real c = (real)score_factor(local);
         real *total = args->d_sink && dtype_bytes(local->shape.dtype) == 2 ? w->weight + row : NULL;
         if (r.full && !slope && !total && nv == 3) {
-            probabilities_3(m, w->s + skip, w->dp + skip, w->m + row, w->inv + row, w->D + row, prob + at, ds + at);
+            probabilities_3(m, w->s + skip, w->dp + skip, c, w->m + row, w->inv + row, w->D + row, prob + at, ds + at);
         } else {
-            probabilities(nv, m, w->s + skip, w->dp + skip, w->m + row, w->inv + row, w->D + row,
+            probabilities(nv, m, w->s + skip, w->dp + skip, c, w->m + row, w->inv + row, w->D + row,
                           slope ? slope + skip : NULL, prob + at, ds + at, r.full ? NULL : &r, r.begin, total);
         }
     }

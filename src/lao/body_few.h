@@ -212,7 +212,7 @@ static void forward_few(const lao *local, const lao_forward_args *args, const la
     for (int64_t r = 0; r < p.rows; r++) {
         real *q = w->few_q + r * wide_q;
         row_load(dtype, tensor_row(&args->q, dtype, block->b, row_query(block, r), row_head(block, r)), d, q);
-        for (int64_t x = 0; x < d; x++) q[x] *= score_factor(local);
+        for (int64_t x = 0; x < d && local->shape.scale < 0; x++) q[x] = -q[x];
     }
     for (int64_t step = block->j0; step < block->j1; step += FEW_KEYS) {
         const int64_t last = lao_min(step + FEW_KEYS, block->j1);

@@ -55,6 +55,12 @@ static size_t forward_partial(const lao *local) {
     return state_carve(local, NULL, &s);
 }
 
+/* c: what makes a raw score an exponent. */
+static double score_factor(const lao *local) {
+    if (local->shape.softcap > 0 || local->shape.alibi) return UNIT; /* modify() has done the rest */
+    return fabs(local->shape.scale) * UNIT;
+}
+
 /* o += p * v for keys that are not finite, only in the rows that see them (see pack_groups). */
 KERNEL void add_bad_keys(const lao *local, const lao_block *block, const lao_tensor *t, int64_t dims, int nv,
                          const reach *r, const real *p, const int32_t *bad, int64_t bad_count, int64_t tile_first,
@@ -83,7 +89,7 @@ static void panel_fold(const lao *local, const lao_block *block, panels p, int64
     }
     hide_edges(nv, w->score, r);
     top_of(nv, n, w->score, w->top);
-    fold(nv, n, w->score, w->top, w->m + index * PANEL, w->sum + index * PANEL, w->keep);
+    fold(nv, n, w->score, (real)score_factor(local), w->top, w->m + index * PANEL, w->sum + index * PANEL, w->keep);
 }
 
 /* One panel through one rectangle of the packed key tile. */
@@ -110,13 +116,14 @@ static void finish_row(const lao *local, const lao_forward_args *args, const lao
     const int64_t h = row_head(block, r), i = row_query(block, r);
     const int64_t at = (block->b * local->shape.q_heads + h) * local->shape.q_tokens + i;
     const burst_dtype dtype = local->shape.dtype;
+    const double c = score_factor(local);
     double factor = 1;
     if (local->shape.sink) {
         const double sink = (double)((const real *)args->sink)[h] * UNIT;
-        const double top = sink > m ? (double)(real)sink : m;
+        const double top = sink > m * c ? (double)(real)(sink / c) : m;
         if (top > -INFINITY) {
-            factor = base_exp(m - top);
-            sum = sum * factor + base_exp(sink - top);
+            factor = base_exp((m - top) * c);
+            sum = sum * factor + base_exp(sink - top * c);
             m = top;
         }
     }
@@ -124,7 +131,7 @@ static void finish_row(const lao *local, const lao_forward_args *args, const lao
     const real weight = (real)(factor * inverse);
     for (int64_t x = 0; x < local->shape.value_dim; x++) w->row[x] *= weight;
     row_store(dtype, w->row, local->shape.value_dim, tensor_row(&args->o, dtype, block->b, i, h), false, w->old);
-    if (args->lse) ((real *)args->lse)[at] = (real)(sum == 0 ? -INFINITY : (m + base_log(sum)) / UNIT);
+    if (args->lse) ((real *)args->lse)[at] = (real)(sum == 0 ? -INFINITY : (m * c + base_log(sum)) / UNIT);
     if (args->stats) {
         real *stats = (real *)args->stats + 2 * at;
         stats[0] = (real)(sum == 0 ? 0 : m);
@@ -147,7 +154,8 @@ static void forward_panels(const lao *local, const lao_forward_args *args, const
                            const lao_shelf *shelf, lao_run *run) {
     const panels p = panels_of(block);
     const lao_cut *cut = &local->forward;
-    pack_panels(block, &args->q, local->shape.dtype, local->shape.head_dim, score_factor(local), w->row, w->q);
+    pack_panels(block, &args->q, local->shape.dtype, local->shape.head_dim, local->shape.scale < 0 ? -1 : 1, w->row,
+                w->q);
     for (int64_t t = block->j0 / cut->k_tile; t * cut->k_tile < block->j1; t++) {
         const int64_t first = t * cut->k_tile, last = lao_min(first + cut->k_tile, block->j1);
         int64_t begin, end;
@@ -203,6 +211,7 @@ static void forward_merge(const lao *local, const lao_forward_args *args, const 
     forward_carve(local, work, &w);
     const panels p = panels_of(block);
     const int64_t dv = lao_round_up(local->shape.value_dim, GROUP);
+    const vf c = v_set((real)score_factor(local)), least = v_set(-127 / (real)score_factor(local));
     for (int64_t chunk = 0; chunk < local->forward.chunks; chunk++) {
         forward_state part;
         state_carve(local, (char *)(uintptr_t)partials + (size_t)chunk * stride, &part);
@@ -212,7 +221,7 @@ static void forward_merge(const lao *local, const lao_forward_args *args, const 
                 const int64_t at = index * PANEL + v * LANES;
                 const vf old = chunk ? v_load(w.m + at) : v_set(-(real)INFINITY), new = v_load(part.m + at);
                 const vf top = v_max(old, new), ref = reference(top);
-                const vf keep = v_power_of(v_sub(old, ref)), add = v_power_of(v_sub(new, ref));
+                const vf keep = v_power_of(v_sub(old, ref), c, least), add = v_power_of(v_sub(new, ref), c, least);
                 const vf sum = chunk ? v_mul(v_load(w.sum + at), keep) : v_set(0);
                 v_store(w.m + at, top);
                 v_store(w.sum + at, v_fma(v_load(part.sum + at), add, sum));

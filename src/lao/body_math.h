@@ -14,7 +14,10 @@
 #define UNIT 1.0
 INLINE double base_exp(double x) { return exp(x); }
 INLINE double base_log(double x) { return log(x); }
-INLINE vf v_power_of(vf y) { return exp(y); }
+INLINE vf v_power_of(vf y, vf c, vf least) {
+    (void)least;
+    return exp(y * c);
+}
 INLINE vf v_tanh(vf x, vf *slope) {
     const vf t = tanh(x), cosine = cosh(x);
     *slope = 1 / (cosine * cosine);
@@ -26,12 +29,16 @@ INLINE vf v_tanh(vf x, vf *slope) {
 INLINE double base_exp(double x) { return exp2(x); }
 INLINE double base_log(double x) { return log2(x); }
 
-/* 2^y for y < 127.5. Round y to n by adding 1.5 * 2^23 (+ 127, so that the low bits are the biased exponent); the rest
- * y - n is exact; then a minimax polynomial on [-1/2, 1/2] (Remez; relative error 7.5e-8 in degree 5, 1.9e-9 in degree 6),
- * its constant set to 1, so that 2^0 = 1 exactly. Relative error <= 2.5e-7 (degree 5) or 1.5e-7 for -126 <= y < 127.5,
- * exactly 0 for y < -126.5, NaN stays NaN (the order of max's operands). */
-#define MAGIC v_set(12582912.0f + 127.0f)
-INLINE vf v_power_body(vf t, vf f, const int degree) {
+/* 2^(y c) for y c < 127.5; least = -127 / c. Round y c to n by adding 1.5 * 2^23 (+ 127, so that the low bits are the
+ * biased exponent); the rest y c - n has no rounding but its own (FMA); then a minimax polynomial on [-1/2, 1/2] (Remez;
+ * relative error 7.5e-8 in degree 5, 1.9e-9 in degree 6), its constant set to 1, so that 2^0 = 1 exactly.
+ * Relative error <= 2.5e-7 (degree 5) or 1.5e-7 for -126 <= y c < 127.5, exactly 0 for y c < -126.5, NaN stays NaN
+ * (the order of max's operands). A set without FMA adds the rounding of y c. */
+INLINE vf v_power_body(vf y, vf c, vf least, const int degree) {
+    const vf magic = v_set(12582912.0f + 127.0f);
+    y = v_max(least, y);
+    const vf t = v_fma(y, c, magic);
+    const vf f = v_fma(y, c, v_sub(magic, t));
     vf p;
     if (degree == 5) {
         p = v_fma(v_set(1.327647245e-3f), f, v_set(9.675540961e-3f));
@@ -48,11 +55,7 @@ INLINE vf v_power_body(vf t, vf f, const int degree) {
     p = v_fma(p, f, v_set(1.0f));
     return v_mul(p, v_power(t));
 }
-INLINE vf v_power_of(vf y) {
-    y = v_max(v_set(-127), y);
-    const vf t = v_add(y, MAGIC);
-    return v_power_body(t, v_sub(y, v_sub(t, MAGIC)), EXP_DEGREE);
-}
+INLINE vf v_power_of(vf y, vf c, vf least) { return v_power_body(y, c, least, EXP_DEGREE); }
 
 /* tanh and its derivative. Below 0.625 an odd minimax polynomial (Remez, relative error 4.4e-9) and 1 - t^2, above
  * 1 - u and u (2 - u) with u = 2 / (e^2x + 1): nothing cancels. Relative error <= 2e-7 everywhere; NaN stays NaN. */
@@ -64,8 +67,7 @@ INLINE vf v_tanh(vf x, vf *slope) {
     p = v_fma(p, z, v_set(-3.33332819419e-1f));
     const vf small = v_fma(v_mul(p, z), x, x);
     /* e^-2x instead of e^2x: it can only underflow, and u is then 0 as it should */
-    const vf y = v_max(v_set(-44.0f), v_sub(v_set(0.0f), a)), c = v_set(2.885390081777927f); /* e^2 = 2^c */
-    const vf t = v_fma(y, c, MAGIC), e = v_power_body(t, v_fma(y, c, v_sub(MAGIC, t)), 6);
+    const vf e = v_power_body(v_sub(v_set(0.0f), a), v_set(2.885390081777927f), v_set(-44.0f), 6);
     const vf u = v_div(v_mul(two, e), v_add(e, one));
     const vf big = v_sub(one, u), signed_big = v_select(v_less(x, v_set(0.0f)), v_sub(u, one), big);
     const vm is_small = v_less(a, v_set(0.625f));
@@ -189,7 +191,9 @@ INLINE char *tensor_row(const lao_tensor *t, burst_dtype dtype, int64_t b, int64
 
 /* n numbers, a multiple of the lanes: BASE^x and tanh */
 static void exp_of(int64_t n, const void *x, void *y) {
-    for (int64_t i = 0; i < n; i += LANES) v_store((real *)y + i, v_power_of(v_load((const real *)x + i)));
+    const vf least = v_set(-127);
+    for (int64_t i = 0; i < n; i += LANES)
+        v_store((real *)y + i, v_power_of(v_load((const real *)x + i), v_set(1), least));
 }
 static void tanh_of(int64_t n, const void *x, void *y) {
     vf slope;

@@ -61,8 +61,8 @@ INLINE ahead ahead_keys(const lao_block *block, const lao_tensor *t, burst_dtype
     return ahead_of(tensor_row(t, dtype, block->b, first, block->g), t->token * size, dims * size, last - first);
 }
 
-/* Row r of the block -> out[panel][x][lane], rows behind the last are 0; times factor. */
-KERNEL void pack_panels(const lao_block *block, const lao_tensor *t, burst_dtype dtype, int64_t dims, real factor,
+/* Row r of the block -> out[panel][x][lane], rows behind the last are 0; times sign. */
+KERNEL void pack_panels(const lao_block *block, const lao_tensor *t, burst_dtype dtype, int64_t dims, real sign,
                         real *row, real *out) {
     const panels p = panels_of(block);
     for (int64_t index = 0; index < p.count; index++) {
@@ -79,7 +79,7 @@ KERNEL void pack_panels(const lao_block *block, const lao_tensor *t, burst_dtype
                                   dims * (int64_t)dtype_bytes(dtype), 1);
             look_ahead(&soon, cache_lines(soon.bytes));
             row_load(dtype, tensor_row(t, dtype, block->b, row_query(block, r), row_head(block, r)), dims, row);
-            for (int64_t x = 0; x < dims; x++) to[x * width + lane] = factor * row[x];
+            for (int64_t x = 0; x < dims; x++) to[x * width + lane] = sign * row[x];
         }
     }
 }

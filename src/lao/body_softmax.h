@@ -1,18 +1,14 @@
 /* body_softmax.h - from raw scores to probabilities, a panel at a time, lanes are rows: softcap, ALiBi, mask edges, and the
  * fold into the running (maximum, sum).
- * Scores come in powers of BASE: Q is packed times score_factor(). A probability is BASE^(s - m), m the row's largest
- * score: the largest score's weight is exactly 1, and a row that sees one key gives exactly its value. */
-
-/* What Q is multiplied by when it is packed; modify() does the rest. */
-static real score_factor(const lao *local) {
-    return (real)(local->shape.softcap > 0 ? local->shape.scale / local->shape.softcap : local->shape.scale * UNIT);
-}
+ * Raw scores are q.k; a probability is BASE^((s - m) c) with c = |scale| * UNIT (a negative scale's sign is in Q), m the row's largest raw score. The
+ * difference is taken first: the largest score's weight is exactly 1, and a row that sees one key gives exactly its value.
+ * Scores with softcap or ALiBi are made whole first (scaled, natural), and c is UNIT. */
 
 /* Distances and slopes of the lanes of a panel, for ALiBi. */
 typedef struct slopes {
     int32_t distance[PANEL]; /* k - q - diag at the first key */
     int32_t step;
-    real slope[PANEL]; /* negative, in powers of BASE */
+    real slope[PANEL]; /* negative */
 } slopes;
 
 KERNEL void slopes_of(const lao *local, const lao_block *block, panels p, int64_t index, const lao_rect *rect,
@@ -24,23 +20,27 @@ KERNEL void slopes_of(const lao *local, const lao_block *block, panels p, int64_
         const int64_t q = rect->q0 + rect->sq * (row_query(block, row) - rect->i0);
         const int64_t k = rect->k0 + rect->sk * (key - rect->j0);
         out->distance[lane] = (int32_t)(k - q - rect->diag);
-        out->slope[lane] = (real)(-local->shape.alibi[row_head(block, row)] * UNIT);
+        out->slope[lane] = -(real)local->shape.alibi[row_head(block, row)];
     }
 }
 
-/* s[n][nv * LANES] from products to scores, with softcap and ALiBi. slope NULL: no ALiBi. derivative NULL, or where
+/* s[n][nv * LANES] from q.k to scaled scores, with softcap and ALiBi. slope NULL: no ALiBi. derivative NULL, or where
  * d(score) / d(scale * q.k) goes (softcap). */
 KERNEL void modify(const lao *local, int nv, int64_t n, real *s, const slopes *alibi, real *derivative) {
-    const bool capped = local->shape.softcap > 0;
-    const vf cap = v_set((real)(local->shape.softcap * UNIT));
+    const double scale = fabs(local->shape.scale), cap = local->shape.softcap;
+    const vf linear = v_set((real)scale);
+    const vf inner = v_set((real)(cap > 0 ? scale / cap : 0)), outer = v_set((real)cap);
     for (int64_t j = 0; j < n; j++) {
         for (int v = 0; v < nv; v++) {
             real *at = s + (j * nv + v) * LANES;
             vf x = v_load(at);
-            if (capped) {
+            if (cap > 0) {
                 vf slope;
-                x = v_mul(v_tanh(x, &slope), cap);
+                const vf t = v_tanh(v_mul(x, inner), &slope);
                 if (derivative) v_store(derivative + (j * nv + v) * LANES, slope);
+                x = v_mul(t, outer);
+            } else {
+                x = v_mul(x, linear);
             }
             if (alibi) {
                 const vi far = v_add_int(v_load_int(alibi->distance + v * LANES), v_set_int((int32_t)j * alibi->step));
@@ -99,22 +99,23 @@ KERNEL void top_of(int nv, int64_t n, const real *s, real *top) {
 /* where a row has seen nothing its maximum is -inf; 0 then serves as reference, so that no -inf - -inf arises */
 INLINE vf reference(vf m) { return v_select(v_less(v_set(-(real)INFINITY), m), m, v_set(0)); }
 
-/* s -> BASE^(s - m), m and sum updated, keep: what older sums are worth under the new maximum.
+/* s -> BASE^((s - m) c), m and sum updated, keep: what older sums are worth under the new maximum. c > 0.
  * A row's bits depend on its own scores alone. */
-INLINE void fold_body(const int nv, int64_t n, real *restrict s, const real *restrict top, real *restrict m,
+INLINE void fold_body(const int nv, int64_t n, real *restrict s, real c, const real *restrict top, real *restrict m,
                       real *restrict sum, real *restrict keep) {
     vf ref[PANEL_VECTORS], total[PANEL_VECTORS];
+    const vf factor = v_set(c), least = v_set(-127 / c);
     for (int v = 0; v < nv; v++) {
         const vf old = v_load(m + v * LANES), now = v_max(old, v_load(top + v * LANES));
         ref[v] = reference(now);
-        const vf alpha = v_power_of(v_sub(old, ref[v]));
+        const vf alpha = v_power_of(v_sub(old, ref[v]), factor, least);
         v_store(m + v * LANES, now);
         v_store(keep + v * LANES, alpha);
         total[v] = v_mul(v_load(sum + v * LANES), alpha);
     }
     for (int64_t j = 0; j < n; j++) {
         for (int v = 0; v < nv; v++) {
-            const vf p = v_power_of(v_sub(v_load(s + v * LANES), ref[v]));
+            const vf p = v_power_of(v_sub(v_load(s + v * LANES), ref[v]), factor, least);
             v_store(s + v * LANES, p);
             total[v] = v_add(total[v], p);
         }
@@ -122,16 +123,16 @@ INLINE void fold_body(const int nv, int64_t n, real *restrict s, const real *res
     }
     for (int v = 0; v < nv; v++) v_store(sum + v * LANES, total[v]);
 }
-KERNEL void fold_3(int64_t n, real *s, const real *top, real *m, real *sum, real *keep) {
-    fold_body(3, n, s, top, m, sum, keep);
+KERNEL void fold_3(int64_t n, real *s, real c, const real *top, real *m, real *sum, real *keep) {
+    fold_body(3, n, s, c, top, m, sum, keep);
 }
-KERNEL void fold_narrow(int nv, int64_t n, real *s, const real *top, real *m, real *sum, real *keep) {
-    if (nv == 2) fold_body(2, n, s, top, m, sum, keep);
-    if (nv == 1) fold_body(1, n, s, top, m, sum, keep);
+KERNEL void fold_narrow(int nv, int64_t n, real *s, real c, const real *top, real *m, real *sum, real *keep) {
+    if (nv == 2) fold_body(2, n, s, c, top, m, sum, keep);
+    if (nv == 1) fold_body(1, n, s, c, top, m, sum, keep);
 }
-static void fold(int nv, int64_t n, real *s, const real *top, real *m, real *sum, real *keep) {
+static void fold(int nv, int64_t n, real *s, real c, const real *top, real *m, real *sum, real *keep) {
     if (nv == 3)
-        fold_3(n, s, top, m, sum, keep);
+        fold_3(n, s, c, top, m, sum, keep);
     else
-        fold_narrow(nv, n, s, top, m, sum, keep);
+        fold_narrow(nv, n, s, c, top, m, sum, keep);
 }
