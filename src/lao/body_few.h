@@ -200,39 +200,96 @@ static void few_panel(const lao *local, const lao_forward_args *args, const lao_
     }
 }
 
-static void forward_few(const lao *local, const lao_forward_args *args, const lao_block *block, forward_work *w,
-                        lao_run *run) {
+/* The block and the rows of the n-th kv head of the task. */
+static lao_block few_block(const lao *local, const lao_block *block, int64_t n) {
+    lao_block one = *block;
+    one.g += n;
+    one.h0 += n * (local->shape.q_heads / local->shape.kv_heads);
+    return one;
+}
+static forward_work few_work(const lao *local, const lao_block *block, const forward_work *w, int64_t n) {
+    const int64_t rows = panels_of(block).count * PANEL * n;
+    forward_work one = *w;
+    one.few_q += rows * lao_round_up(local->shape.head_dim, LANES);
+    one.few_o += rows * lao_round_up(local->shape.value_dim, LANES);
+    one.m = w->few_m + rows;
+    one.sum = w->few_sum + rows;
+    return one;
+}
+
+static void few_open(const lao *local, const lao_forward_args *args, const lao_block *block, forward_work *w) {
     const panels p = panels_of(block);
     const burst_dtype dtype = local->shape.dtype;
-    const int64_t d = local->shape.head_dim, dv = local->shape.value_dim;
-    const int64_t wide_q = lao_round_up(d, LANES), wide_o = lao_round_up(dv, LANES);
-    memset(w->few_q, 0, (size_t)(p.count * PANEL * wide_q) * sizeof(real));
-    memset(w->few_o, 0, (size_t)(p.count * PANEL * wide_o) * sizeof(real));
-    memset(w->score, 0, FEW_SCORES * PANEL * sizeof(real)); /* lanes without a row stay finite */
+    const int64_t d = local->shape.head_dim, all = p.count * PANEL, wide = lao_round_up(d, LANES);
+    memset(w->few_q, 0, (size_t)(all * wide) * sizeof(real));
+    memset(w->few_o, 0, (size_t)(all * lao_round_up(local->shape.value_dim, LANES)) * sizeof(real));
+    for (int64_t r = 0; r < all; r++) w->m[r] = -(real)INFINITY, w->sum[r] = 0;
     for (int64_t r = 0; r < p.rows; r++) {
-        real *q = w->few_q + r * wide_q;
+        real *q = w->few_q + r * wide;
         row_load(dtype, tensor_row(&args->q, dtype, block->b, row_query(block, r), row_head(block, r)), d, q);
         for (int64_t x = 0; x < d && local->shape.scale < 0; x++) q[x] = -q[x];
     }
+}
+
+/* Leaves the rows' sums in partial, or the result. */
+static void few_close(const lao *local, const lao_forward_args *args, const lao_block *block, forward_work *w,
+                      char *partial) {
+    const panels p = panels_of(block);
+    const int64_t dv = local->shape.value_dim, wide = lao_round_up(dv, LANES), padded = lao_round_up(dv, GROUP);
+    if (partial) {
+        forward_state state;
+        state_carve(local, partial, &state);
+        memcpy(state.m, w->m, (size_t)(p.count * PANEL) * sizeof(real));
+        memcpy(state.sum, w->sum, (size_t)(p.count * PANEL) * sizeof(real));
+        w->o = state.o;
+    }
+    memset(w->o, 0, (size_t)(p.count * PANEL * padded) * sizeof(real));
+    for (int64_t r = 0; r < p.rows; r++) {
+        const int64_t index = r / PANEL, width = panel_vectors(p, index) * LANES;
+        real *o = w->o + index * PANEL * padded + r % PANEL;
+        for (int64_t x = 0; x < dv; x++) o[x * width] = w->few_o[r * wide + pair_order(local->shape.dtype, x, dv)];
+    }
+    if (!partial) forward_finish(local, args, block, w);
+}
+
+/* All kv heads of the task, side by side, a step of keys at a time: so their keys are read in the order of memory. */
+static void forward_few(const lao *local, const lao_forward_args *args, const lao_block *block, forward_work *w,
+                        char *partial, lao_run *run) {
+    const panels p = panels_of(block);
+    const burst_dtype dtype = local->shape.dtype;
+    const int64_t d = local->shape.head_dim;
+    memset(w->score, 0, FEW_SCORES * PANEL * sizeof(real)); /* lanes without a row stay finite */
+    for (int64_t n = 0; n < block->together; n++) {
+        const lao_block one = few_block(local, block, n);
+        forward_work rows = few_work(local, block, w, n);
+        few_open(local, args, &one, &rows);
+    }
     for (int64_t step = block->j0; step < block->j1; step += FEW_KEYS) {
-        const int64_t last = lao_min(step + FEW_KEYS, block->j1);
+        const int64_t last = lao_min(step + FEW_KEYS, block->j1), after = lao_min(last + FEW_KEYS, block->j1);
         int64_t begin, end;
         const size_t count = active_rects(block, step, last, w->active, &begin, &end);
-        ahead next = ahead_keys(block, &args->k, dtype, d, last, lao_min(last + FEW_KEYS, block->j1));
-        for (size_t n = 0; n < count; n++) {
-            const lao_rect *rect = &block->rects[w->active[n]];
+        for (size_t id = 0; id < count; id++) {
+            const lao_rect *rect = &block->rects[w->active[id]];
             for (int64_t index = 0; index < p.count; index++) {
                 reach r;
                 reach_of(block, p, index, rect, step, last, &r);
-                if (r.begin < r.end) few_panel(local, args, block, p, index, rect, &r, step, &next, w);
+                for (int64_t n = 0; n < block->together && r.begin < r.end; n++) {
+                    const lao_block one = few_block(local, block, n);
+                    const lao_block later = few_block(local, block, (n + 1) % block->together);
+                    const bool over = n + 1 == block->together;
+                    ahead next = ahead_keys(&later, &args->k, dtype, d, over ? last : step, over ? after : last);
+                    forward_work rows = few_work(local, block, w, n);
+                    few_panel(local, args, &one, p, index, rect, &r, step, &next, &rows);
+                }
             }
         }
-        lao_tick(run, (double)(p.rows * FEW_KEYS));
+        lao_tick(run, (double)(p.rows * block->together * FEW_KEYS));
         if (lao_stopped(run)) return;
     }
-    for (int64_t r = 0; r < p.rows; r++) {
-        const int64_t index = r / PANEL, width = panel_vectors(p, index) * LANES;
-        real *o = w->o + index * PANEL * lao_round_up(dv, GROUP) + r % PANEL;
-        for (int64_t x = 0; x < dv; x++) o[x * width] = w->few_o[r * wide_o + pair_order(dtype, x, dv)];
+    for (int64_t n = 0; n < block->together; n++) {
+        const lao_block one = few_block(local, block, n);
+        forward_work rows = few_work(local, block, w, n);
+        few_close(local, args, &one, &rows,
+                  partial ? partial + (size_t)(n * local->forward.chunks) * local->partial_stride : NULL);
     }
 }

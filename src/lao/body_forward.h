@@ -8,7 +8,7 @@
 typedef struct forward_work {
     real *q, *o, *m, *sum; /* the block's rows, in panels */
     real *score, *row, *old, *top, *keep;
-    real *few_q, *few_o; /* rows of Q and o, for body_few.h */
+    real *few_q, *few_o, *few_m, *few_sum; /* of all kv heads of a task, for body_few.h; Q and o in rows */
     uint32_t *active;
 } forward_work;
 
@@ -24,7 +24,9 @@ static size_t forward_carve(const lao *local, char *base, forward_work *w) {
     w->sum = carve(&c, rows, sizeof(real));
     w->score = carve(&c, keys * PANEL, sizeof(real));
     w->active = carve(&c, cut->index.most, sizeof(uint32_t));
-    const int64_t few = cut->rows <= LAO_FEW_ROWS ? rows : 0;
+    const int64_t few = cut->rows <= LAO_FEW_ROWS ? rows * cut->together : 0;
+    w->few_m = carve(&c, few, sizeof(real));
+    w->few_sum = carve(&c, few, sizeof(real));
     w->few_q = carve(&c, few * lao_round_up(d, LANES), sizeof(real));
     w->few_o = carve(&c, few * lao_round_up(dv, LANES), sizeof(real));
     w->row = carve(&c, wide, sizeof(real));
@@ -183,13 +185,17 @@ static void forward_panels(const lao *local, const lao_forward_args *args, const
 }
 
 static void forward_few(const lao *local, const lao_forward_args *args, const lao_block *block, forward_work *w,
-                        lao_run *run);
+                        char *partial, lao_run *run);
 
 static void forward_task(const lao *local, const lao_forward_args *args, const lao_block *block, void *work,
                          void *partial, const lao_shelf *shelf, lao_run *run) {
     forward_work w;
     forward_state state;
     forward_carve(local, work, &w);
+    if (!shelf) {
+        forward_few(local, args, block, &w, partial, run);
+        return;
+    }
     if (partial) {
         state_carve(local, partial, &state);
         w.o = state.o, w.m = state.m, w.sum = state.sum;
@@ -197,10 +203,7 @@ static void forward_task(const lao *local, const lao_forward_args *args, const l
     const panels p = panels_of(block);
     memset(w.o, 0, (size_t)(p.count * PANEL * lao_round_up(local->shape.value_dim, GROUP)) * sizeof(real));
     for (int64_t r = 0; r < p.count * PANEL; r++) w.m[r] = -(real)INFINITY, w.sum[r] = 0;
-    if (shelf)
-        forward_panels(local, args, block, &w, shelf, run);
-    else
-        forward_few(local, args, block, &w, run);
+    forward_panels(local, args, block, &w, shelf, run);
     if (!partial && !lao_stopped(run)) forward_finish(local, args, block, &w);
 }
 

@@ -13,7 +13,7 @@ typedef struct forward_queue {
     const lao_forward_args *args;
     lao_run *run;
     bool few, alone;
-    int64_t next, tasks, per_head;
+    int64_t next, tasks, per_head, together;
 } forward_queue;
 
 typedef struct forward_task_id {
@@ -21,14 +21,16 @@ typedef struct forward_task_id {
     int64_t block; /* number of the block: where its partial results lie */
 } forward_task_id;
 
-static forward_task_id task_of(const forward_queue *queue, int64_t n, int64_t chunks) {
+static forward_task_id task_of(const forward_queue *queue, int64_t n, int64_t chunks, int64_t together) {
     const lao_shape *s = &queue->local->shape;
     const lao_cut *cut = &queue->local->forward;
-    const int64_t heads = s->batch * s->kv_heads, per_head = cut->head_tasks * cut->tiles * chunks;
+    const int64_t side = (s->kv_heads + together - 1) / together, heads = s->batch * side;
+    const int64_t per_head = cut->head_tasks * cut->tiles * chunks;
     forward_task_id t;
     t.head = queue->alone ? n % heads : n / per_head;
     n = queue->alone ? n / heads : n % per_head;
-    t.b = t.head / s->kv_heads, t.g = t.head % s->kv_heads;
+    t.b = t.head / side, t.g = t.head % side * together;
+    t.head = t.b * s->kv_heads + t.g;
     t.chunk = n % chunks, n /= chunks;
     t.head_task = n % cut->head_tasks, n /= cut->head_tasks;
     t.tile = queue->local->order[(s->list_count == 1 ? 0 : t.b) * cut->tiles + n];
@@ -65,8 +67,9 @@ static void work_on(forward_queue *queue, char *work) {
     for (;;) {
         const int64_t n = __atomic_fetch_add(&queue->next, 1, __ATOMIC_RELAXED);
         if (n >= queue->tasks || lao_stopped(queue->run)) return;
-        const forward_task_id t = task_of(queue, n, cut->chunks);
-        const lao_block block = lao_block_of(local, cut, t.b, t.g, t.head_task, t.tile, t.chunk);
+        const forward_task_id t = task_of(queue, n, cut->chunks, queue->together);
+        lao_block block = lao_block_of(local, cut, t.b, t.g, t.head_task, t.tile, t.chunk);
+        block.together = lao_min(queue->together, local->shape.kv_heads - t.g);
         char *partial = local->partials + (size_t)(t.block * cut->chunks + t.chunk) * local->partial_stride;
         lao_shelf shelf;
         if (queue->alone) {
@@ -92,7 +95,11 @@ burst_status lao_forward(lao *local, const lao_forward_args *args) {
     queue.few = cut->rows <= LAO_FEW_ROWS && !args->stats;
     queue.alone = local->forward_slots == 0;
     queue.per_head = cut->head_tasks * cut->tiles * cut->chunks;
+    queue.together = queue.few ? cut->together : 1;
     queue.tasks = blocks * cut->chunks;
+    if (queue.few) /* one block a kv head */
+        queue.tasks =
+            local->shape.batch * ((local->shape.kv_heads + queue.together - 1) / queue.together) * cut->chunks;
     for (int64_t slot = 0; slot < local->forward_slots; slot++) local->left[slot] = 0, local->owner[slot] = -1;
 #pragma omp parallel num_threads(local->options.threads)
     {
@@ -102,7 +109,7 @@ burst_status lao_forward(lao *local, const lao_forward_args *args) {
         if (cut->chunks > 1 && !lao_stopped(&run)) {
 #pragma omp for schedule(dynamic, 1)
             for (int64_t n = 0; n < blocks; n++) {
-                const forward_task_id t = task_of(&queue, n, 1);
+                const forward_task_id t = task_of(&queue, n, 1, 1);
                 const lao_block block = lao_block_of(local, cut, t.b, t.g, t.head_task, t.tile, 0);
                 const char *partials = local->partials + (size_t)(t.block * cut->chunks) * local->partial_stride;
                 local->kernels->forward_merge(local, args, &block, work, partials, local->partial_stride);

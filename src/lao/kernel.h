@@ -20,6 +20,7 @@ typedef struct lao_cut {
     int64_t head_tasks;     /* tasks side by side in one kv head's group: ceil(group / heads) */
     int64_t rows;           /* q_tile * heads, at most */
     int64_t chunks, chunk;  /* key ranges a task is split into, and their length */
+    int64_t together;       /* few rows: kv heads a task goes through side by side, because their keys lie so */
     lao_index index;
 } lao_cut;
 
@@ -29,6 +30,7 @@ typedef struct lao_block {
     const lao_rect *rects;
     const uint32_t *ids;
     size_t count;
+    int64_t together; /* few rows: kv heads g .. g + together - 1, the others' rows like these */
 } lao_block;
 
 /* What running tasks share: the stop flag and the caller's pulse. */
@@ -77,7 +79,8 @@ typedef struct lao_kernels {
     size_t (*backward_partial)(const lao *local);
     size_t (*sums_bytes)(const lao *local);
     size_t (*packed_bytes)(const lao *local, const lao_cut *cut); /* of one key tile, packed */
-    /* partial: NULL, or where the task leaves (sums, max, sum) instead of the result; shelf NULL: few rows */
+    /* partial: NULL, or where the task leaves (sums, max, sum) instead of the result; shelf NULL: few rows, the partials
+     * of kv heads that go together are `chunks` apart */
     void (*forward)(const lao *local, const lao_forward_args *args, const lao_block *block, void *work, void *partial,
                     const lao_shelf *shelf, lao_run *run);
     void (*forward_merge)(const lao *local, const lao_forward_args *args, const lao_block *block, void *work,

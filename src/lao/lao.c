@@ -20,6 +20,7 @@ enum {
     ENOUGH_TASKS = 32, /* below this many, tiles shrink, then keys are split into chunks */
     MANY_TASKS = 64,
     SMALLEST_CHUNK = 1024,
+    TOGETHER = 8,  /* kv heads: decoding 8 / 8 heads of [tokens][heads][dim] reads 12 GB/s so, 8 GB/s one by one */
     KEY_STEP = 48, /* key tiles are multiples of it: every kernel set's step divides it */
     ROW_STEP = 48  /* likewise for queries: a whole number of panels for 1, 4, 8 and 16 lanes */
 };
@@ -39,8 +40,9 @@ static void cut_rows(const lao_shape *s, int64_t q_tile, lao_cut *cut) {
 static void cut_chunks(const lao_shape *s, lao_cut *cut) {
     const int64_t blocks = s->batch * s->kv_heads * cut->head_tasks * cut->tiles, n = lao_max(s->k_tokens, 1);
     cut->chunks = 1;
-    if (cut->rows <= LAO_FEW_ROWS)
-        cut->chunks = lao_max(1, n / SMALLEST_CHUNK); /* decoding: short, for the sake of the TLB */
+    cut->together = cut->rows <= LAO_FEW_ROWS ? lao_min(s->kv_heads, TOGETHER) : 1;
+    if (cut->rows <= LAO_FEW_ROWS) /* decoding: short, for the sake of the TLB */
+        cut->chunks = lao_max(1, n / (SMALLEST_CHUNK / lao_min(cut->together, 4)));
     else if (blocks < ENOUGH_TASKS)
         cut->chunks = lao_max(1, lao_min(ceil_div(MANY_TASKS, blocks), n / SMALLEST_CHUNK));
     cut->chunk = lao_round_up(ceil_div(n, cut->chunks), cut->k_tile);
@@ -128,6 +130,7 @@ lao_block lao_block_of(const lao *local, const lao_cut *cut, int64_t b, int64_t 
     block.rects = s->lists[list].rects;
     block.ids = cut->index.ids + start[0];
     block.count = start[1] - start[0];
+    block.together = 1;
     return block;
 }
 
