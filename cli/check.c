@@ -61,6 +61,10 @@ static double distance(double value, double reference, double largest) {
 static void compare(check_error *e, burst_dtype dtype, double ours, double reference, double plain) {
     double largest = data_largest(dtype), error = distance(ours, reference, largest);
     double plain_error = distance(plain, reference, largest);
+    if (isfinite(reference))
+        e->finite = 1;
+    else if (isnan(reference))
+        e->nan = 1;
     if (error > e->error) e->error = error;
     if (isfinite(plain_error) && plain_error > e->plain) e->plain = plain_error; /* an overflow excuses nothing */
     if (isfinite(reference) && fabs(reference) > e->largest) e->largest = fabs(reference);
@@ -296,6 +300,10 @@ static void compare_all(const word *w, const check_options *options, const data 
     room_free(&c.room);
     word_mask_free(&mask);
     conclude(w, out);
+    if (out->errors[CHECK_O].nan && !out->errors[CHECK_O].finite) {
+        out->code = 2;
+        snprintf(out->message, sizeof out->message, "the reference is not a number anywhere: is amp= too large?");
+    }
 }
 
 /* ---- running the library ----------------------------------------------------------------------------------------- */

@@ -109,14 +109,26 @@ static int check_list(const command_options *options, tally *t) {
     }
     char *line = NULL;
     size_t room = 0;
+    int words = 0;
+    errno = 0;
     while (getline(&line, &room, file) >= 0) {
         char *text = line + strspn(line, " \t");
         text[strcspn(text, " \t\r\n#")] = '\0';
-        if (*text) count(t, check_text(options, text, 1));
+        if (!*text) continue;
+        words++;
+        count(t, check_text(options, text, 1));
+    }
+    int code = EXIT_FINE, error = ferror(file) ? errno : 0;
+    if (error) {
+        fprintf(stderr, "burst: cannot read \"%s\": %s\n", options->list, strerror(error));
+        code = EXIT_REFUSED;
+    } else if (!words) {
+        fprintf(stderr, "burst: \"%s\" has no word; expected one a line\n", options->list);
+        code = EXIT_REFUSED;
     }
     free(line);
     fclose(file);
-    return EXIT_FINE;
+    return code;
 }
 
 int command_check(const command_options *options) {

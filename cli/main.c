@@ -30,7 +30,7 @@ int main(int count, char **arguments) {
     command_options options;
     int code = command_parse(count, arguments, &options);
     if (!code) code = run(&options);
-    if (fflush(stdout) && !code) code = EXIT_BROKEN;
+    if ((fflush(stdout) || ferror(stdout)) && !code) code = EXIT_BROKEN;
     command_free(&options);
     return code;
 }

@@ -110,9 +110,12 @@ int command_parse(int count, char **arguments, command_options *out) {
     out->plan = (burst_options)BURST_OPTIONS_INIT;
     out->seed = 1;
     out->words = need_array((size_t)count + 1, sizeof *out->words);
+    int words_only = 0;
     for (int i = 1; i < count;) {
         const char *argument = arguments[i++];
-        if (argument[0] == '-' && argument[1]) {
+        if (!words_only && strcmp(argument, "--") == 0) {
+            words_only = 1;
+        } else if (!words_only && argument[0] == '-' && argument[1]) {
             int bad = read_option(out, argument, arguments, &i);
             if (bad) return bad;
         } else if (!out->command) {
@@ -121,6 +124,10 @@ int command_parse(int count, char **arguments, command_options *out) {
             out->words[out->word_count++] = argument;
         }
     }
+    int checks = out->command && strcmp(out->command, "check") == 0;
+    if (out->list && !checks) return refuse("--list is for burst check");
+    if (out->from_lse && !checks) return refuse("--from-lse is for burst check");
+    if (out->from_lse && out->forward_only) return refuse("--from-lse is about backward; --forward-only has none");
     return 0;
 }
 

@@ -4,7 +4,7 @@
 
 #include "word.h"
 
-/* Beyond this many pairs x heads a check samples; up to it, it ends within half a minute on two cores. */
+/* Beyond this many pairs x heads (fewer for large d and f64) a check samples; up to it, it ends within half a minute. */
 #define SAMPLE_ABOVE 5e7
 
 typedef struct sample {

@@ -127,6 +127,18 @@ valid 'len(lines) == 1 and lines[0]["achieved_gbps"] > 0 and lines[0]["read_gbps
 code 0 info --json
 valid 'lines[0]["version"] and lines[0]["cores"] >= 1 and "scalar" in lines[0]["isas"]'
 
+# ---- what cannot be written or read ------------------------------------------------------------------------------
+
+for arguments in "check b1h1n8d8" "check b1h1n8d8 --json" "info --json" "plan b1h1n8d8 --json"; do
+    # shellcheck disable=SC2086
+    "$burst" $arguments >/dev/full 2>/dev/null && complain "$arguments: a full disk went unnoticed"
+done
+code 2 check --list /
+code 2 check --list /dev/null
+code 2 check b1h1n4d4:amp=1e300
+code 2 bench --from-lse b1h1n4d4
+code 0 check -- b1h1n4d4
+
 # ---- the man page says what --help says -------------------------------------------------------------------------
 
 page=$(cd "$(dirname "$0")/.." && pwd)/docs/burst.1

@@ -121,6 +121,16 @@ static bool usable(int set) {
     return ok;
 }
 
+static void assert_rows_kept(const data_tensor *before, const data_tensor *after, int64_t from, int64_t to) {
+    const size_t row = (size_t)(before->heads * before->dim) * data_size(before->dtype);
+    assert_memory_equal(before->data + (size_t)from * row, after->data + (size_t)from * row, (size_t)(to - from) * row);
+}
+static void assert_lse_kept(const run *a, const run *b, int64_t from, int64_t to) {
+    for (int64_t h = 0; h < a->word.heads; h++)
+        assert_memory_equal((char *)a->data.lse + (h * a->word.n + from) * 4,
+                            (char *)b->data.lse + (h * a->word.n + from) * 4, (size_t)(to - from) * 4);
+}
+
 /* Spoils token `bad` (q, k, v and d_o) and asserts that rows and keys [from, to), which it shares no pair with, keep every
  * bit in o, lse and all gradients. */
 static void assert_no_leak(const char *text, int64_t bad, int64_t from, int64_t to, double poison) {
@@ -144,14 +154,16 @@ static void assert_no_leak(const char *text, int64_t bad, int64_t from, int64_t 
         const data_tensor *after[4] = {&b.data.o, &b.data.d_q, &b.data.d_k, &b.data.d_v};
         for (int i = 0; i < 4; i++) {
             const size_t size = data_size(before[i]->dtype), row = (size_t)(before[i]->heads * before[i]->dim) * size;
-            assert_memory_equal(before[i]->data + (size_t)from * row, after[i]->data + (size_t)from * row,
-                                (size_t)(to - from) * row);
+            assert_rows_kept(before[i], after[i], from, to);
             changed += memcmp(before[i]->data + (size_t)bad * row, after[i]->data + (size_t)bad * row, row) != 0;
         }
         assert_int_equal(changed, 4); /* it did reach those that see it */
-        for (int64_t h = 0; h < a.word.heads; h++)
-            assert_memory_equal((char *)a.data.lse + (h * a.word.n + from) * 4,
-                                (char *)b.data.lse + (h * a.word.n + from) * 4, (size_t)(to - from) * 4);
+        assert_lse_kept(&a, &b, from, to);
+        /* without statistics a few rows go another way */
+        assert_int_equal(check_forward(a.plan, &a.data, NULL), BURST_OK);
+        assert_int_equal(check_forward(b.plan, &b.data, NULL), BURST_OK);
+        assert_rows_kept(&a.data.o, &b.data.o, from, to);
+        assert_lse_kept(&a, &b, from, to);
         run_free(&a);
         run_free(&b);
     }
@@ -282,6 +294,30 @@ static void test_finite_differences(void **state) {
     }
 }
 
+/* A sink beyond all scores takes all the weight: o and the gradients are 0, lse is the sink. */
+static void test_sink_takes_all(void **state) {
+    (void)state;
+    const float sinks[2] = {3e38f, INFINITY};
+    for (int n = 0; n < 4; n++) {
+        run r;
+        run_make("b1h1n30k50d8:sink", 2, BURST_ISA_AUTO, &r);
+        *(float *)r.data.sink = sinks[n % 2];
+        void *stats = n < 2 ? r.stats : NULL;
+        assert_int_equal(check_forward(r.plan, &r.data, stats), BURST_OK);
+        assert_int_equal(check_backward(r.plan, &r.data, stats), BURST_OK);
+        for (int64_t i = 0; i < 30; i++) {
+            assert_true(((float *)r.data.lse)[i] == sinks[n % 2]);
+            for (int64_t x = 0; x < 8; x++) {
+                assert_true(data_at(&r.data.o, 0, i, 0, x) == 0);
+                assert_true(data_at(&r.data.d_q, 0, i, 0, x) == 0 && data_at(&r.data.d_k, 0, i, 0, x) == 0);
+                assert_true(data_at(&r.data.d_v, 0, i, 0, x) == 0);
+            }
+        }
+        assert_true(*(float *)r.data.d_sink == 0);
+        run_free(&r);
+    }
+}
+
 /* Statistics are worth their bytes: at scores of +-1e4 dV from them is several times nearer than from a plain f32 lse. */
 static void test_statistics_beat_lse(void **state) {
     (void)state;
@@ -324,6 +360,7 @@ int main(void) {
         cmocka_unit_test(test_rows_without_keys),
         cmocka_unit_test(test_no_queries),
         cmocka_unit_test(test_finite_differences),
+        cmocka_unit_test(test_sink_takes_all),
         cmocka_unit_test(test_statistics_beat_lse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -113,7 +113,9 @@ static void row_stats(const lao *local, const lao_backward_args *args, int64_t a
         *m = ((const real *)args->stats)[2 * at], *inverse = ((const real *)args->stats)[2 * at + 1];
     } else if (((const real *)args->lse)[at] != -(real)INFINITY) { /* else the row saw nothing */
         const double lse = (double)((const real *)args->lse)[at] * UNIT;
-        *m = (real)(lse / c), *inverse = (real)base_exp((double)*m * c - lse);
+        const real top = (real)(lse / c);
+        if (top != (real)INFINITY)
+            *m = top, *inverse = (real)base_exp((double)top * c - lse); /* else a sink took all */
     }
 }
 

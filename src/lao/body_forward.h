@@ -119,11 +119,13 @@ static void finish_row(const lao *local, const lao_forward_args *args, const lao
     const int64_t at = (block->b * local->shape.q_heads + h) * local->shape.q_tokens + i;
     const burst_dtype dtype = local->shape.dtype;
     const double c = score_factor(local);
-    double factor = 1;
+    double factor = 1, none = -INFINITY; /* none: lse of a row without weight */
     if (local->shape.sink) {
         const double sink = (double)((const real *)args->sink)[h] * UNIT;
         const double top = sink > m * c ? (double)(real)(sink / c) : m;
-        if (top > -INFINITY) {
+        if (top == INFINITY) { /* beyond any score: the sink takes all */
+            factor = 0, sum = 0, none = sink;
+        } else if (top > -INFINITY) {
             factor = base_exp((m - top) * c);
             sum = sum * factor + base_exp(sink - top * c);
             m = top;
@@ -133,7 +135,7 @@ static void finish_row(const lao *local, const lao_forward_args *args, const lao
     const real weight = (real)(factor * inverse);
     for (int64_t x = 0; x < local->shape.value_dim; x++) w->row[x] *= weight;
     row_store(dtype, w->row, local->shape.value_dim, tensor_row(&args->o, dtype, block->b, i, h), false, w->old);
-    if (args->lse) ((real *)args->lse)[at] = (real)(sum == 0 ? -INFINITY : (m * c + base_log(sum)) / UNIT);
+    if (args->lse) ((real *)args->lse)[at] = (real)((sum == 0 ? none : m * c + base_log(sum)) / UNIT);
     if (args->stats) {
         real *stats = (real *)args->stats + 2 * at;
         stats[0] = (real)(sum == 0 ? 0 : m);
