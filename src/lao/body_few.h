@@ -1,6 +1,6 @@
 /* body_few.h - forward for a few rows (decoding): the two products read keys and values where they lie, lanes are dims, and
- * four rows share a loaded key; between them stands the softmax of the panels. Bound by memory: while K is read V is asked
- * for, while V is read the next K, a little at each step: more than the core can wait for at a time stalls it. */
+ * four rows share a loaded key; between them stands the softmax of the panels. Bound by memory: rows that come soon are
+ * asked for meanwhile (few_soon), a little at each step: more than the core can wait for at a time stalls it. */
 
 #define FEW_GROUP (LANES < 4 ? 1 : 4)        /* rows that share a loaded key; Q and o have so many, or one or two */
 #define FEW_WIDTH(rows) ((rows) < 4 ? 4 : 2) /* vectors of dims in a gather step */
@@ -175,28 +175,28 @@ INLINE few_rows few_keys(const lao_block *block, const lao_tensor *t, burst_dtyp
                       t->token * (int64_t)dtype_bytes(dtype), dims};
 }
 
-/* One panel through the keys of a step that it sees through one rectangle; next: the K rows wanted after. */
+/* One panel through the keys of a step that it sees through one rectangle; soon: what to ask for while K is read, and while
+ * V is read. */
 static void few_panel(const lao *local, const lao_forward_args *args, const lao_block *block, panels p, int64_t index,
-                      const lao_rect *rect, const reach *r, int64_t step, ahead *next, forward_work *w) {
+                      const lao_rect *rect, const reach *r, int64_t step, ahead soon[2], forward_work *w) {
     const burst_dtype dtype = local->shape.dtype;
     const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, rows = panel_rows(p, index);
     const int64_t wide_q = lao_round_up(d, LANES), wide_o = lao_round_up(dv, LANES);
     const int64_t width = panel_vectors(p, index) * LANES, first = step + r->begin, last = step + r->end;
     real *o = w->few_o + index * PANEL * wide_o;
-    ahead values = ahead_keys(block, &args->v, dtype, dv, first, last);
     few_scores(dtype, rows, few_keys(block, &args->k, dtype, d, first, last), w->few_q + index * PANEL * wide_q, wide_q,
-               w->score, width, &values);
+               w->score, width, &soon[0]);
     panel_fold(local, block, p, index, rect, r, step, w);
     if (r->full) {
         few_gather(dtype, rows, few_keys(block, &args->v, dtype, dv, first, last), w->score, width, w->keep, o, wide_o,
-                   next);
+                   &soon[1]);
         return;
     }
     for (int64_t lane = 0; lane < rows; lane++) { /* 0 * NaN must not reach a row that may not see it */
         const few_rows v = few_keys(block, &args->v, dtype, dv, step + r->first[lane], step + r->last[lane]);
         if (v.n <= 0) continue;
         few_gather(dtype, 1, v, w->score + (r->first[lane] - r->begin) * width + lane, width, w->keep + lane,
-                   o + lane * wide_o, wide_o, next);
+                   o + lane * wide_o, wide_o, &soon[1]);
     }
 }
 
@@ -252,12 +252,30 @@ static void few_close(const lao *local, const lao_forward_args *args, const lao_
     if (!partial) forward_finish(local, args, block, w);
 }
 
+/* What the n-th kv head of a task asks for while it reads K (soon[0]) and V (soon[1]) of keys step .. last-1. Heads that lie
+ * side by side: its share of the next step's rows, all heads wide, so that memory is read in order. Otherwise nearer: V of
+ * this step, then K of the head or step that follows. */
+static void few_soon(const lao *local, const lao_forward_args *args, const lao_block *block, int64_t n, int64_t step,
+                     int64_t last, ahead soon[2]) {
+    const burst_dtype dtype = local->shape.dtype;
+    const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, all = block->together;
+    const int64_t after = lao_min(last + FEW_KEYS, block->j1), rows = after - last;
+    if (all > 1 && args->k.head == d && args->v.head == dv) {
+        const int64_t from = last + rows * n / all, to = last + rows * (n + 1) / all;
+        soon[0] = ahead_keys(block, &args->k, dtype, d * all, from, to);
+        soon[1] = ahead_keys(block, &args->v, dtype, dv * all, from, to);
+    } else {
+        const bool over = n + 1 == all;
+        const lao_block one = few_block(local, block, n), then = few_block(local, block, over ? 0 : n + 1);
+        soon[0] = ahead_keys(&one, &args->v, dtype, dv, step, last);
+        soon[1] = ahead_keys(&then, &args->k, dtype, d, over ? last : step, over ? after : last);
+    }
+}
+
 /* All kv heads of the task, side by side, a step of keys at a time: so their keys are read in the order of memory. */
 static void forward_few(const lao *local, const lao_forward_args *args, const lao_block *block, forward_work *w,
                         char *partial, lao_run *run) {
     const panels p = panels_of(block);
-    const burst_dtype dtype = local->shape.dtype;
-    const int64_t d = local->shape.head_dim;
     memset(w->score, 0, FEW_SCORES * PANEL * sizeof(real)); /* lanes without a row stay finite */
     for (int64_t n = 0; n < block->together; n++) {
         const lao_block one = few_block(local, block, n);
@@ -265,7 +283,7 @@ static void forward_few(const lao *local, const lao_forward_args *args, const la
         few_open(local, args, &one, &rows);
     }
     for (int64_t step = block->j0; step < block->j1; step += FEW_KEYS) {
-        const int64_t last = lao_min(step + FEW_KEYS, block->j1), after = lao_min(last + FEW_KEYS, block->j1);
+        const int64_t last = lao_min(step + FEW_KEYS, block->j1);
         int64_t begin, end;
         const size_t count = active_rects(block, step, last, w->active, &begin, &end);
         for (size_t id = 0; id < count; id++) {
@@ -275,11 +293,10 @@ static void forward_few(const lao *local, const lao_forward_args *args, const la
                 reach_of(block, p, index, rect, step, last, &r);
                 for (int64_t n = 0; n < block->together && r.begin < r.end; n++) {
                     const lao_block one = few_block(local, block, n);
-                    const lao_block later = few_block(local, block, (n + 1) % block->together);
-                    const bool over = n + 1 == block->together;
-                    ahead next = ahead_keys(&later, &args->k, dtype, d, over ? last : step, over ? after : last);
                     forward_work rows = few_work(local, block, w, n);
-                    few_panel(local, args, &one, p, index, rect, &r, step, &next, &rows);
+                    ahead soon[2];
+                    few_soon(local, args, block, n, step, last, soon);
+                    few_panel(local, args, &one, p, index, rect, &r, step, soon, &rows);
                 }
             }
         }

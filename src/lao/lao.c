@@ -42,7 +42,7 @@ static void cut_chunks(const lao_shape *s, lao_cut *cut) {
     cut->chunks = 1;
     cut->together = cut->rows <= LAO_FEW_ROWS ? lao_min(s->kv_heads, TOGETHER) : 1;
     if (cut->rows <= LAO_FEW_ROWS) /* decoding: short, for the sake of the TLB */
-        cut->chunks = lao_max(1, n / (SMALLEST_CHUNK / lao_min(cut->together, 4)));
+        cut->chunks = lao_max(1, n / (SMALLEST_CHUNK / lao_min(cut->together, 2)));
     else if (blocks < ENOUGH_TASKS)
         cut->chunks = lao_max(1, lao_min(ceil_div(MANY_TASKS, blocks), n / SMALLEST_CHUNK));
     cut->chunk = lao_round_up(ceil_div(n, cut->chunks), cut->k_tile);
