@@ -11,15 +11,21 @@ typedef struct few_rows {
     int64_t n, stride, dims;
 } few_rows;
 
-/* The sums of rows x keys products, sum[row][key], go to score[key][row] or are added there. */
+INLINE void few_set(real *at, real value, const bool add) { *at = add ? *at + value : value; }
+
+/* The sums of rows x keys products, sum[row][key], go to score[key][row] or are added there. 4 rows, or 4 keys. */
 INLINE void few_put(const int rows, const int keys, vf sum[4][4], real *score, int64_t width, const bool add) {
-    for (int i = 0; i < (rows == 4 ? keys : rows); i++) {
-        const vf column[4] = {sum[0][i], sum[1][i], sum[2][i], sum[3][i]};
-        real out[4];
-        v_sums(rows == 4 ? column : sum[i], out);
-        for (int n = 0; n < (rows == 4 ? rows : keys); n++) {
-            real *at = rows == 4 ? score + i * width + n : score + n * width + i;
-            *at = add ? *at + out[n] : out[n];
+    real out[4];
+    if (rows == 4) {
+        for (int i = 0; i < keys; i++) {
+            const vf column[4] = {sum[0][i], sum[1][i], sum[2][i], sum[3][i]};
+            v_sums(column, out);
+            for (int r = 0; r < 4; r++) few_set(score + i * width + r, out[r], add);
+        }
+    } else {
+        for (int r = 0; r < rows; r++) {
+            v_sums(sum[r], out);
+            for (int i = 0; i < 4; i++) few_set(score + i * width + r, out[i], add);
         }
     }
 }
