@@ -197,9 +197,8 @@ static void by_chance(void **state) {
         if (layout == 0) used += sprintf(text + used, ":layout=bhnd");
         if (layout == 1 && n == k) used += sprintf(text + used, ":layout=qkv");
         sprintf(text + used, ":%s", dtypes[roll(&d, 4)]);
-        check_text(&b, text,
-                   !large && roll(&d, 6) == 0 ? FROM_LSE
-                                              : FROM_STATS); /* one f32 lse is not exact enough for large scores */
+        /* one f32 lse is not exact enough for large scores */
+        check_text(&b, text, !large && roll(&d, 6) == 0 ? FROM_LSE : FROM_STATS);
     }
     finish("by chance", &b);
 }

@@ -81,6 +81,7 @@ INLINE void few_scores_body(const burst_dtype dtype, const int group, int64_t ro
                 few_scores_tail(dtype, group, keys, key, k.dims, q + r * wide, wide, score + j * width + r, width);
         }
     }
+    *soon = rest;
 }
 
 /* o[row][x] = o * keep[row] + sum over the keys of p[key][row] * v[key][x], from dim x on, `vectors` vectors or the rest */
@@ -127,6 +128,7 @@ INLINE void few_gather_body(const burst_dtype dtype, const int group, int64_t ro
         for (int64_t r = 0; r < rows; r += group)
             few_gather_step(dtype, group, 1, v, x, p + r, width, keep + r, o + r * wide, wide);
     look_ahead(&rest, share);
+    *soon = rest; /* rows that gather one by one ask once */
 }
 
 /* one loop for each type and number of rows, so that neither is looked at inside */

@@ -96,10 +96,7 @@ burst_status lao_forward(lao *local, const lao_forward_args *args) {
     queue.alone = local->forward_slots == 0;
     queue.per_head = cut->head_tasks * cut->tiles * cut->chunks;
     queue.together = queue.few ? cut->together : 1;
-    queue.tasks = blocks * cut->chunks;
-    if (queue.few) /* one block a kv head */
-        queue.tasks =
-            local->shape.batch * ((local->shape.kv_heads + queue.together - 1) / queue.together) * cut->chunks;
+    queue.tasks = local->shape.batch * ((local->shape.kv_heads + queue.together - 1) / queue.together) * queue.per_head;
     for (int64_t slot = 0; slot < local->forward_slots; slot++) local->left[slot] = 0, local->owner[slot] = -1;
 #pragma omp parallel num_threads(local->options.threads)
     {

@@ -20,7 +20,7 @@ enum {
     ENOUGH_TASKS = 32, /* below this many, tiles shrink, then keys are split into chunks */
     MANY_TASKS = 64,
     SMALLEST_CHUNK = 1024,
-    TOGETHER = 8,  /* kv heads: decoding 8 / 8 heads of [tokens][heads][dim] reads 12 GB/s so, 8 GB/s one by one */
+    TOGETHER = 8,  /* kv heads: 8 of [tokens][heads][dim] are read at 12 GB/s side by side, at 8 one by one */
     KEY_STEP = 48, /* key tiles are multiples of it: every kernel set's step divides it */
     ROW_STEP = 48  /* likewise for queries: a whole number of panels for 1, 4, 8 and 16 lanes */
 };
