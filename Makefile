@@ -17,7 +17,7 @@ AARCH64_SKIP ?= ^(test_words|test_mask|test_overlap)$$
 
 all:
 	@tools/setup build
-	@$(call build,release) --target burst_shared burst_static burst_command
+	@$(call build,release) --target product
 
 demo: all
 	@build/release/burst demo

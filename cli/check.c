@@ -8,6 +8,7 @@
 #include "need.h"
 #include "oracle.h"
 #include "sample.h"
+#include "share.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -322,31 +323,75 @@ static void run_library(burst_plan *plan, const check_options *options, const da
     double start = check_now();
     int failed = note(out, check_forward(plan, tensors, stats), 3);
     double middle = check_now();
+    out->reports[0] = out->reports[1] = (burst_report)BURST_REPORT_INIT;
+    burst_plan_report(plan, &out->reports[0]);
     if (!failed && !options->forward_only) note(out, check_backward(plan, tensors, stats), 3);
+    burst_plan_report(plan, &out->reports[1]);
     out->seconds_forward = middle - start;
     out->seconds_backward = check_now() - middle;
     free(stats);
 }
 
-void check_run(const word *w, const check_options *options, check_result *out) {
+/* Every rank runs its part; `whole`, on rank 0, gets what all have found. */
+static void run_shares(const word *w, burst_plan *plan, const check_options *options, data *whole, check_result *out) {
+    share mine;
+    share_make(w, options->seed, !options->forward_only, plan, &mine);
+    run_library(plan, options, &mine.data, out);
+    if (out->code == 0) note(out, share_gather(w, !options->forward_only, plan, &mine, whole), 3);
+    share_free(&mine);
+}
+
+void check_run(const word *w, const check_options *options, burst_transport *transport, check_result *out) {
     memset(out, 0, sizeof *out);
     word_problem problem;
     burst_plan *plan = NULL;
     burst_options plan_options = options->plan;
+    const int first = burst_transport_rank(transport) == 0, ranks = burst_transport_size(transport);
     plan_options.passes = options->forward_only ? BURST_PASS_FORWARD : BURST_PASS_FORWARD | BURST_PASS_BACKWARD;
+    out->ranks = ranks;
     if (!note(out, word_problem_make(w, options->seed, &problem), 2) &&
-        !note(out, burst_plan_create(&problem.problem, NULL, &plan_options, &plan), 2)) {
+        !note(out, burst_plan_create(&problem.problem, transport, &plan_options, &plan), 2)) {
         data tensors;
-        data_make(w, options->seed, !options->forward_only, &tensors);
+        if (first) data_make(w, options->seed, !options->forward_only, &tensors);
+        if (first && options->made) options->made(plan, options->made_user);
         out->threads = burst_plan_threads(plan);
         out->isa = burst_plan_isa(plan);
         out->workspace = burst_plan_workspace_bytes(plan);
         out->flops_forward = check_flops(w, burst_plan_pairs(plan), 0);
         out->flops_backward = options->forward_only ? 0 : check_flops(w, burst_plan_pairs(plan), 1);
-        run_library(plan, options, &tensors, out);
-        if (out->code == 0) compare_all(w, options, &tensors, burst_plan_pairs(plan), out);
-        data_free(&tensors);
+        if (ranks == 1)
+            run_library(plan, options, &tensors, out);
+        else
+            run_shares(w, plan, options, first ? &tensors : NULL, out);
+        if (out->code == 0 && first) compare_all(w, options, &tensors, burst_plan_pairs(plan), out);
+        if (first) data_free(&tensors);
     }
     burst_plan_free(plan);
     word_problem_free(&problem);
+}
+
+typedef struct team {
+    const word *word;
+    const check_options *options;
+    check_result *out;
+} team;
+
+static burst_status run_member(burst_transport *transport, void *user) {
+    const team *t = user;
+    check_result mine;
+    check_options options = *t->options;
+    if (burst_transport_rank(transport) > 0) options.plan.progress = NULL; /* one rank tells */
+    check_run(t->word, &options, transport, &mine);
+    if (burst_transport_rank(transport) == 0) *t->out = mine;
+    return BURST_OK;
+}
+
+void check_run_threads(const word *w, const check_options *options, int ranks, check_result *out) {
+    team t = {w, options, out};
+    if (ranks == 1) {
+        check_run(w, options, NULL, out);
+        return;
+    }
+    memset(out, 0, sizeof *out);
+    note(out, burst_threads_run(ranks, run_member, &t), 3);
 }

@@ -8,7 +8,9 @@ typedef struct check_options {
     burst_options plan;
     uint64_t seed;
     int forward_only;
-    int from_lse; /* backward from the plain lse, not from the statistics */
+    int from_lse;                                     /* backward from the plain lse, not from the statistics */
+    void (*made)(const burst_plan *plan, void *user); /* or NULL: shown the first rank's plan before it runs */
+    void *made_user;
 } check_options;
 
 /* error: largest |ours - oracle|. threshold: 2 (o, lse) or 3 (gradients) times the plain error, + 4 eps max|oracle|. */
@@ -34,9 +36,15 @@ typedef struct check_result {
     size_t workspace;
     double seconds_forward, seconds_backward;
     double flops_forward, flops_backward;
+    int ranks;
+    burst_report reports[2]; /* of rank 0: forward, backward */
 } check_result;
 
-void check_run(const word *word, const check_options *options, check_result *out);
+/* Collective if the transport has several ranks (NULL: one); only rank 0 compares, the others know whether they ran. */
+void check_run(const word *word, const check_options *options, burst_transport *transport, check_result *out);
+
+/* The same over ranks that are threads of this process. */
+void check_run_threads(const word *word, const check_options *options, int ranks, check_result *out);
 
 /* FLOP of a pass: 2 * pairs * (d + v) forward, 2 * pairs * (3 d + 2 v) backward, all heads. */
 double check_flops(const word *word, int64_t pairs, int backward);

@@ -8,8 +8,9 @@
 #include <string.h>
 
 static void print_table(const char *text, const check_result *r) {
-    printf("%s  %s, %s, %d thread%s\n", text, r->code ? "FAILED" : "ok", burst_isa_name(r->isa), r->threads,
-           r->threads == 1 ? "" : "s");
+    printf("%s  %s, %s, ", text, r->code ? "FAILED" : "ok", burst_isa_name(r->isa));
+    if (r->ranks > 1) printf("%d ranks of ", r->ranks);
+    printf("%d thread%s\n", r->threads, r->threads == 1 ? "" : "s");
     for (int i = 0; i < CHECK_NAMES; i++) {
         const check_error *e = &r->errors[i];
         if (r->checked[i])
@@ -52,6 +53,7 @@ static void print_json(const char *text, const check_result *r) {
     }
     json_text(object, "isa", burst_isa_name(r->isa));
     json_number(object, "threads", r->threads);
+    json_number(object, "ranks", r->ranks);
     json_bool(object, "sampled", !r->whole);
     json_number(object, "rows", (double)r->rows);
     json_number(object, "keys", (double)r->keys);
@@ -68,15 +70,43 @@ static void print_json(const char *text, const check_result *r) {
     json_print(object);
 }
 
+typedef struct checking {
+    const word *word;
+    check_options how;
+    int ranks;
+    check_result result; /* of the first rank */
+} checking;
+
+static void check_member(crew_member *me, void *user) {
+    checking *c = user;
+    check_options how = c->how;
+    burst_transport *transport = NULL;
+    check_result result = {.code = EXIT_FINE};
+    burst_status status = crew_transport(me, c->ranks, &transport);
+    if (me->rank > 0) how.plan.progress = NULL; /* one rank tells */
+    if (status != BURST_OK) {
+        result.code = EXIT_BROKEN;
+        result.status = status;
+        snprintf(result.message, sizeof result.message, "%s: %s", burst_status_name(status), burst_last_error());
+    } else if (me->rank < c->ranks) {
+        check_run(c->word, &how, transport, &result);
+    }
+    if (me->rank == 0) c->result = result;
+    crew_barrier(me); /* those who are done sleep while the first compares */
+    burst_transport_free(transport);
+}
+
 static int check_text(const command_options *options, const char *text, int lines) {
     word w;
     int bad = command_word(options, text, &w);
     if (bad) return bad;
     progress_label label = {"computing"};
-    check_options how = {options->plan, options->seed, options->forward_only, options->from_lse};
-    if (progress_visible()) how.plan.progress = progress_report, how.plan.progress_user = &label;
-    check_result result;
-    check_run(&w, &how, &result);
+    checking c = {.word = &w,
+                  .how = {options->plan, options->seed, options->forward_only, options->from_lse, NULL, NULL},
+                  .ranks = command_ranks(options)};
+    if (progress_visible()) c.how.plan.progress = progress_report, c.how.plan.progress_user = &label;
+    bad = crew_run(c.ranks, check_member, &c);
+    const check_result result = c.result;
     progress_clear();
     char *canonical = word_text(&w);
     if (options->json)
@@ -86,7 +116,7 @@ static int check_text(const command_options *options, const char *text, int line
     if (result.code >= EXIT_REFUSED) fprintf(stderr, "burst: \"%s\": %s\n", canonical, result.message);
     free(canonical);
     word_free(&w);
-    return result.code;
+    return bad ? bad : result.code;
 }
 
 typedef struct tally {

@@ -3,8 +3,11 @@
 #define CLI_COMMAND_H
 
 #include "check.h"
+#include "crew.h"
 
 enum exit_code { EXIT_FINE = 0, EXIT_WRONG = 1, EXIT_REFUSED = 2, EXIT_BROKEN = 3 };
+
+enum { RANKS_LIST_MAX = 8 };
 
 typedef struct command_options {
     const char *command;
@@ -17,6 +20,8 @@ typedef struct command_options {
     burst_dtype dtype;
     int repeat; /* 0: chosen */
     int json, forward_only, from_lse;
+    crew_kind transport;
+    int ranks[RANKS_LIST_MAX], rank_counts; /* --ranks: as said, or none */
     int help, version;
 } command_options;
 
@@ -26,6 +31,8 @@ void command_free(command_options *options);
 
 /* The word with --dtype applied; 0, or EXIT_REFUSED after a sentence on stderr. */
 int command_word(const command_options *options, const char *text, word *out);
+/* How many ranks: what --ranks said, or all processes under MPI. */
+int command_ranks(const command_options *options);
 /* A sentence on stderr for a word that the library refused or failed on. */
 void command_complain(const char *text, burst_status status);
 

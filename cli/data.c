@@ -77,43 +77,46 @@ static void make_tensor(data *d, const word *w, data_tensor *t, int64_t tokens, 
 }
 
 /* q, k and v as three views of one buffer: a token's row holds the heads of q, then of k, then of v. */
-static void make_packed(data *d, const word *w, data_tensor *q, data_tensor *k, data_tensor *v) {
+static void make_packed(data *d, const word *w, int64_t tokens, data_tensor *q, data_tensor *k, data_tensor *v) {
     int64_t row = w->heads * w->d + w->groups * w->d + w->groups * w->v;
     size_t size = data_size(w->dtype);
-    unsigned char *memory = keep(d, elements(w->batch, w->n, row, 1), size);
-    data_tensor common = {.dtype = w->dtype, .batch = w->batch, .tokens = w->n};
-    common.batch_stride = w->n * row, common.token_stride = row;
+    unsigned char *memory = keep(d, elements(w->batch, tokens, row, 1), size);
+    data_tensor common = {.dtype = w->dtype, .batch = w->batch, .tokens = tokens};
+    common.batch_stride = tokens * row, common.token_stride = row;
     *q = *k = *v = common;
     q->heads = w->heads, q->dim = q->head_stride = w->d, q->data = memory;
     k->heads = w->groups, k->dim = k->head_stride = w->d, k->data = memory + size * (size_t)(w->heads * w->d);
     v->heads = w->groups, v->dim = v->head_stride = w->v, v->data = k->data + size * (size_t)(w->groups * w->d);
 }
 
-static void make_inputs(data *d, const word *w, data_tensor *q, data_tensor *k, data_tensor *v) {
+static void make_inputs(data *d, const word *w, const data_places *at, data_tensor *q, data_tensor *k, data_tensor *v) {
     if (w->layout == WORD_QKV) {
-        make_packed(d, w, q, k, v);
+        make_packed(d, w, at->n, q, k, v);
         return;
     }
-    make_tensor(d, w, q, w->n, w->heads, w->d);
-    make_tensor(d, w, k, w->k, w->groups, w->d);
-    make_tensor(d, w, v, w->k, w->groups, w->v);
+    make_tensor(d, w, q, at->n, w->heads, w->d);
+    make_tensor(d, w, k, at->k, w->groups, w->d);
+    make_tensor(d, w, v, at->k, w->groups, w->v);
 }
 
-static unsigned char *place(const data_tensor *t, int64_t batch_row, int64_t token, int64_t head) {
+unsigned char *data_place(const data_tensor *t, int64_t batch_row, int64_t token, int64_t head) {
     int64_t at = batch_row * t->batch_stride + token * t->token_stride + head * t->head_stride;
     return t->data + data_size(t->dtype) * (size_t)at;
 }
 
-static void fill(const data_tensor *t, uint64_t seed, uint64_t stream, double factor) {
+/* positions: of the tokens in a sequence of `all`, or NULL. */
+static void fill(const data_tensor *t, int64_t all, const int64_t *positions, uint64_t seed, uint64_t stream,
+                 double factor) {
     int64_t rows = t->batch * t->tokens, row = t->heads * t->dim;
 #pragma omp parallel if (rows * row > 100000)
     {
         double *numbers = need_array((size_t)row, sizeof *numbers);
 #pragma omp for schedule(static)
         for (int64_t r = 0; r < rows; r++) {
-            data_normal(seed, stream, (uint64_t)(r * row), (size_t)row, numbers);
+            const int64_t b = r / t->tokens, n = r % t->tokens, at = b * all + (positions ? positions[n] : n);
+            data_normal(seed, stream, (uint64_t)(at * row), (size_t)row, numbers);
             for (int64_t h = 0; h < t->heads; h++) {
-                unsigned char *to = place(t, r / t->tokens, r % t->tokens, h);
+                unsigned char *to = data_place(t, b, n, h);
                 for (int64_t i = 0; i < t->dim; i++) data_store(t->dtype, to, i, factor * numbers[h * t->dim + i]);
             }
         }
@@ -127,19 +130,24 @@ static void fill_output(const data_tensor *t) {
 #pragma omp parallel for schedule(static) if (rows * t->heads * t->dim > 100000)
     for (int64_t r = 0; r < rows; r++)
         for (int64_t h = 0; h < t->heads; h++)
-            memset(place(t, r / t->tokens, r % t->tokens, h), 0x5a, (size_t)t->dim * data_size(t->dtype));
+            memset(data_place(t, r / t->tokens, r % t->tokens, h), 0x5a, (size_t)t->dim * data_size(t->dtype));
 }
 
 void data_make(const word *w, uint64_t seed, int backward, data *out) {
+    const data_places all = {w->n, w->k, NULL, NULL};
+    data_make_at(w, seed, backward, &all, out);
+}
+
+void data_make_at(const word *w, uint64_t seed, int backward, const data_places *at, data *out) {
     memset(out, 0, sizeof *out);
-    make_inputs(out, w, &out->q, &out->k, &out->v);
-    make_tensor(out, w, &out->o, w->n, w->heads, w->v);
-    fill(&out->q, seed, STREAM_Q, w->amp);
-    fill(&out->k, seed, STREAM_K, 1);
-    fill(&out->v, seed, STREAM_V, 1);
+    make_inputs(out, w, at, &out->q, &out->k, &out->v);
+    make_tensor(out, w, &out->o, at->n, w->heads, w->v);
+    fill(&out->q, w->n, at->q_positions, seed, STREAM_Q, w->amp);
+    fill(&out->k, w->k, at->k_positions, seed, STREAM_K, 1);
+    fill(&out->v, w->k, at->k_positions, seed, STREAM_V, 1);
     fill_output(&out->o);
     burst_dtype wide = data_wide(w->dtype);
-    size_t lse_count = elements(w->batch, w->heads, w->n, 1);
+    size_t lse_count = elements(w->batch, w->heads, at->n, 1);
     out->lse = keep(out, lse_count, data_size(wide));
     memset(out->lse, 0x5a, lse_count * data_size(wide));
     if (w->parts & WORD_SINK) {
@@ -153,9 +161,9 @@ void data_make(const word *w, uint64_t seed, int backward, data *out) {
         }
     }
     if (!backward) return;
-    make_tensor(out, w, &out->d_o, w->n, w->heads, w->v);
-    fill(&out->d_o, seed, STREAM_D_O, 1);
-    make_inputs(out, w, &out->d_q, &out->d_k, &out->d_v);
+    make_tensor(out, w, &out->d_o, at->n, w->heads, w->v);
+    fill(&out->d_o, w->n, at->q_positions, seed, STREAM_D_O, 1);
+    make_inputs(out, w, at, &out->d_q, &out->d_k, &out->d_v);
     fill_output(&out->d_q);
     fill_output(&out->d_k);
     fill_output(&out->d_v);
@@ -176,12 +184,12 @@ burst_output data_output(const data_tensor *t) {
 }
 
 double data_at(const data_tensor *t, int64_t batch_row, int64_t token, int64_t head, int64_t i) {
-    return data_load(t->dtype, place(t, batch_row, token, head), i);
+    return data_load(t->dtype, data_place(t, batch_row, token, head), i);
 }
 
 void data_load_head(const data_tensor *t, int64_t batch_row, int64_t head, double *out) {
     for (int64_t n = 0; n < t->tokens; n++) {
-        const unsigned char *from = place(t, batch_row, n, head);
+        const unsigned char *from = data_place(t, batch_row, n, head);
         for (int64_t i = 0; i < t->dim; i++) *out++ = data_load(t->dtype, from, i);
     }
 }

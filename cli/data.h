@@ -26,6 +26,12 @@ typedef struct data {
 
 /* Allocates everything, and fills q, k, v, d_o and the sink from the seed; outputs get a pattern that is not zero. */
 void data_make(const word *word, uint64_t seed, int backward, data *out);
+/* Of some tokens only, each with the numbers of its position in the whole problem. */
+typedef struct data_places {
+    int64_t n, k; /* how many */
+    const int64_t *q_positions, *k_positions;
+} data_places;
+void data_make_at(const word *word, uint64_t seed, int backward, const data_places *places, data *out);
 void data_free(data *data);
 
 burst_input data_input(const data_tensor *tensor);
@@ -42,6 +48,7 @@ void data_store(burst_dtype dtype, void *memory, int64_t index, double value);
 burst_dtype data_wide(burst_dtype dtype);
 /* One head of one batch row, contiguous, in double. */
 void data_load_head(const data_tensor *tensor, int64_t batch_row, int64_t head, double *out);
+unsigned char *data_place(const data_tensor *tensor, int64_t batch_row, int64_t token, int64_t head);
 double data_at(const data_tensor *tensor, int64_t batch_row, int64_t token, int64_t head, int64_t i);
 
 /* Round to nearest even to the 16-bit type and back; other types: the number itself. */

@@ -9,36 +9,48 @@
 #include <string.h>
 
 void command_usage(void) {
-    fputs("burst - exact softmax attention on CPUs: check it, measure it, look at its plan\n"
-          "\n"
-          "usage: burst COMMAND [OPTION...] [WORD...]\n"
-          "\n"
-          "  check WORD...   compare forward and backward with a double-precision oracle\n"
-          "  bench WORD...   measure GFLOP/s beside this machine's FMA peak\n"
-          "  plan WORD...    print the plan: kernels, tiles, threads, memory\n"
-          "  info            version, CPU, instruction sets, cores\n"
-          "  demo [WORD]     one long causal attention: forward, backward, checked on sampled rows\n"
-          "\n"
-          "  --threads N     threads (default: the cores this process may use)\n"
-          "  --isa NAME      auto, scalar, avx2, avx512 or neon\n"
-          "  --seed N        of the data and of blocks= (default 1)\n"
-          "  --dtype TYPE    f32, bf16, f16 or f64, instead of the word's\n"
-          "  --memory BYTES  limit of the plan's workspace\n"
-          "  --forward-only  no backward pass\n"
-          "  --from-lse      check: backward from the plain lse instead of the statistics\n"
-          "  --list FILE     check: one word per line, # begins a comment\n"
-          "  --repeat N      bench: rounds (default 10, fewer or more to fit the time)\n"
-          "  --json          one JSON object per line (not for demo)\n"
-          "  --help, --version\n"
-          "\n"
-          "A word: b1h8g2n4096k8192d64v128:part:part... (batch, query heads, kv heads, query tokens, key tokens,\n"
-          "head dim, value dim; g, k and v default to h, n and d). Parts, in any order:\n"
-          "  f32 bf16 f16 f64  causal  window=L/R  prefix=P  sinktokens=S  align=start  docs=A/B/...  kdocs=A/B/...\n"
-          "  blocks=SIZE/PROBABILITY  lengths=A/B/...  klengths=A/B/...  shared=QUESTION/ANSWER/...\n"
-          "  slices=q0-q1xk0-k1@lo..hi,...  softcap=C  alibi  sink  scale=X  amp=X  layout=bhnd  layout=qkv\n"
-          "\n"
-          "Exit codes: 0 fine, 1 check failed, 2 usage or a refused problem, 3 run-time error.\n",
-          stdout);
+    fputs(
+        "burst - exact softmax attention on CPUs: check it, measure it, look at its plan\n"
+        "\n"
+        "usage: burst COMMAND [OPTION...] [WORD...]\n"
+        "\n"
+        "  check WORD...   compare forward and backward with a double-precision oracle\n"
+        "  bench WORD...   measure GFLOP/s beside this machine's FMA peak\n"
+        "  plan WORD...    print the plan: kernels, tiles, threads, memory; with --ranks also who has and sends what\n"
+        "  info            version, CPU, instruction sets, cores\n"
+        "  demo [WORD]     one long causal attention over ranks: forward, backward, checked on sampled rows\n"
+        "\n"
+        "  --threads N     threads of a rank (default: the cores this process may use, shared out among its ranks)\n"
+        "  --isa NAME      auto, scalar, avx2, avx512 or neon\n"
+        "  --seed N        of the data and of blocks= (default 1)\n"
+        "  --dtype TYPE    f32, bf16, f16 or f64, instead of the word's\n"
+        "  --memory BYTES  limit of the plan's workspace\n"
+        "  --forward-only  no backward pass\n"
+        "  --from-lse      check: backward from the plain lse instead of the statistics\n"
+        "  --list FILE     check: one word per line, # begins a comment\n"
+        "  --repeat N      bench: rounds (default 10, fewer or more to fit the time)\n"
+        "\n"
+        "Over several ranks, for check, bench, plan and demo. `mpirun -n 4 burst check WORD` makes every process a "
+        "rank:\n"
+        "  --ranks P       ranks that are threads of this process; bench: a list P,P,... to take turns\n"
+        "  --transport T   auto, threads or mpi\n"
+        "  --partition T   auto, contiguous, zigzag or striped: which tokens a rank has\n"
+        "  --side-forward S, --side-backward S   auto, q or k: which side travels\n"
+        "  --no-overlap    wait for every message before computing on\n"
+        "  --narrow-gradients  gradients travel in 16 bits (16-bit words only)\n"
+        "  --timeout S     seconds to wait for a rank that shows no sign of life (default 300; 0: for ever)\n"
+        "\n"
+        "  --json          one JSON object per line (not for demo)\n"
+        "  --help, --version\n"
+        "\n"
+        "A word: b1h8g2n4096k8192d64v128:part:part... (batch, query heads, kv heads, query tokens, key tokens,\n"
+        "head dim, value dim; g, k and v default to h, n and d). Parts, in any order:\n"
+        "  f32 bf16 f16 f64  causal  window=L/R  prefix=P  sinktokens=S  align=start  docs=A/B/...  kdocs=A/B/...\n"
+        "  blocks=SIZE/PROBABILITY  lengths=A/B/...  klengths=A/B/...  shared=QUESTION/ANSWER/...\n"
+        "  slices=q0-q1xk0-k1@lo..hi,...  softcap=C  alibi  sink  scale=X  amp=X  layout=bhnd  layout=qkv\n"
+        "\n"
+        "Exit codes: 0 fine, 1 check failed, 2 usage or a refused problem, 3 run-time error.\n",
+        stdout);
 }
 
 /* The CPU's name as Linux tells it; "unknown" elsewhere. */
@@ -114,9 +126,17 @@ int command_info(const command_options *options) {
     return EXIT_FINE;
 }
 
-static void plan_json(const char *canonical, const burst_plan *plan, const char *description) {
+static void plan_json(const char *canonical, const burst_plan *plan, int ranks, const char *description) {
     json *object = json_new();
     json_text(object, "word", canonical);
+    json_number(object, "ranks", ranks);
+    for (int pass = 0; pass < 2 && ranks > 1; pass++) {
+        const unsigned flag = pass ? BURST_PASS_BACKWARD : BURST_PASS_FORWARD;
+        json *bytes = json_child(object, pass ? "backward_bytes" : "forward_bytes");
+        json_number(bytes, "q_side", (double)burst_plan_wire_bytes(plan, flag, BURST_SIDE_Q));
+        json_number(bytes, "k_side", (double)burst_plan_wire_bytes(plan, flag, BURST_SIDE_K));
+        json_number(bytes, "chosen", (double)burst_plan_wire_bytes(plan, flag, BURST_SIDE_AUTO));
+    }
     json_text(object, "isa", burst_isa_name(burst_plan_isa(plan)));
     json_number(object, "threads", burst_plan_threads(plan));
     json_number(object, "pairs", (double)burst_plan_pairs(plan));
@@ -134,15 +154,18 @@ static int plan_word(const command_options *options, const char *text) {
     burst_plan *plan = NULL;
     burst_options how = options->plan;
     if (options->forward_only) how.passes = BURST_PASS_FORWARD;
+    const int ranks = command_ranks(options);
+    burst_transport *dry = NULL; /* nothing is run: one process can speak for all ranks */
     burst_status status = word_problem_make(&w, options->seed, &problem);
-    if (status == BURST_OK) status = burst_plan_create(&problem.problem, NULL, &how, &plan);
+    if (status == BURST_OK && ranks > 1) status = burst_transport_create_dry(0, ranks, &dry);
+    if (status == BURST_OK) status = burst_plan_create(&problem.problem, dry, &how, &plan);
     char *canonical = word_text(&w);
     if (status == BURST_OK) {
         size_t length = burst_plan_describe(plan, NULL, 0);
         char *description = need_bytes(length + 1);
         burst_plan_describe(plan, description, length + 1);
         if (options->json)
-            plan_json(canonical, plan, description);
+            plan_json(canonical, plan, ranks, description);
         else
             printf("%s\n%s%s", canonical, description, length && description[length - 1] == '\n' ? "" : "\n");
         free(description);
@@ -152,6 +175,7 @@ static int plan_word(const command_options *options, const char *text) {
     }
     free(canonical);
     burst_plan_free(plan);
+    burst_transport_free(dry);
     word_problem_free(&problem);
     word_free(&w);
     return code;

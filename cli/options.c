@@ -65,6 +65,56 @@ static int set_isa(command_options *o, const char *text) {
     }
     return refuse("--isa expects auto, scalar, avx2, avx512 or neon, not \"%s\"", text);
 }
+/* A list of numbers; a benchmark takes them in turn. */
+static int set_ranks(command_options *o, const char *text) {
+    char *copy = need_bytes(strlen(text) + 1), *rest = copy;
+    int bad = 0;
+    strcpy(copy, text);
+    o->rank_counts = 0;
+    while (!bad && rest) {
+        char *item = rest, *comma = strchr(rest, ',');
+        uint64_t value = 0;
+        rest = comma ? comma + 1 : NULL;
+        if (comma) *comma = '\0';
+        bad = read_unsigned("--ranks", item, 1, 1 << 20, &value);
+        if (!bad && o->rank_counts == RANKS_LIST_MAX) bad = refuse("--ranks takes %d numbers at most", RANKS_LIST_MAX);
+        if (!bad) o->ranks[o->rank_counts++] = (int)value;
+    }
+    free(copy);
+    return bad;
+}
+static int set_transport(command_options *o, const char *text) {
+    static const char *const names[] = {"auto", "threads", "mpi"};
+    for (int n = 0; n < 3; n++)
+        if (strcmp(text, names[n]) == 0) return o->transport = (crew_kind)n, 0;
+    return refuse("--transport expects auto, threads or mpi, not \"%s\"", text);
+}
+static int set_partition(command_options *o, const char *text) {
+    static const char *const names[] = {"auto", "contiguous", "zigzag", "striped"};
+    for (int n = 0; n < 4; n++)
+        if (strcmp(text, names[n]) == 0) return o->plan.partition = (burst_partition)n, 0;
+    return refuse("--partition expects auto, contiguous, zigzag or striped, not \"%s\"", text);
+}
+static int read_side(const char *name, const char *text, burst_side *out) {
+    static const char *const names[] = {"auto", "q", "k"};
+    for (int n = 0; n < 3; n++)
+        if (strcmp(text, names[n]) == 0) return *out = (burst_side)n, 0;
+    return refuse("%s expects auto, q or k, not \"%s\"", name, text);
+}
+static int set_side_forward(command_options *o, const char *text) {
+    return read_side("--side-forward", text, &o->plan.side_forward);
+}
+static int set_side_backward(command_options *o, const char *text) {
+    return read_side("--side-backward", text, &o->plan.side_backward);
+}
+static int set_timeout(command_options *o, const char *text) {
+    char *end;
+    o->plan.timeout = strtod(text, &end);
+    if (end != text && !*end && o->plan.timeout >= 0 && o->plan.timeout <= 1e9) return 0;
+    return refuse("--timeout expects seconds from 0 (for ever) to 1e9, not \"%s\"", text);
+}
+static int set_no_overlap(command_options *o, const char *text) { return (void)text, o->plan.no_overlap = 1, 0; }
+static int set_narrow(command_options *o, const char *text) { return (void)text, o->plan.narrow_gradients = 1, 0; }
 static int set_list(command_options *o, const char *text) { return o->list = text, 0; }
 static int set_json(command_options *o, const char *text) {
     (void)text;
@@ -81,10 +131,26 @@ static const struct {
     int has_value;
     int (*set)(command_options *o, const char *text);
 } known[] = {
-    {"--threads", 1, set_threads},   {"--isa", 1, set_isa},       {"--seed", 1, set_seed},
-    {"--dtype", 1, set_dtype},       {"--repeat", 1, set_repeat}, {"--memory", 1, set_memory},
-    {"--list", 1, set_list},         {"--json", 0, set_json},     {"--forward-only", 0, set_forward_only},
-    {"--from-lse", 0, set_from_lse}, {"--help", 0, set_help},     {"-h", 0, set_help},
+    {"--threads", 1, set_threads},
+    {"--isa", 1, set_isa},
+    {"--seed", 1, set_seed},
+    {"--dtype", 1, set_dtype},
+    {"--repeat", 1, set_repeat},
+    {"--memory", 1, set_memory},
+    {"--ranks", 1, set_ranks},
+    {"--transport", 1, set_transport},
+    {"--partition", 1, set_partition},
+    {"--side-forward", 1, set_side_forward},
+    {"--side-backward", 1, set_side_backward},
+    {"--timeout", 1, set_timeout},
+    {"--no-overlap", 0, set_no_overlap},
+    {"--narrow-gradients", 0, set_narrow},
+    {"--list", 1, set_list},
+    {"--json", 0, set_json},
+    {"--forward-only", 0, set_forward_only},
+    {"--from-lse", 0, set_from_lse},
+    {"--help", 0, set_help},
+    {"-h", 0, set_help},
     {"--version", 0, set_version},
 };
 
@@ -127,6 +193,8 @@ int command_parse(int count, char **arguments, command_options *out) {
     int checks = out->command && strcmp(out->command, "check") == 0;
     if (out->list && !checks) return refuse("--list is for burst check");
     if (out->from_lse && !checks) return refuse("--from-lse is for burst check");
+    int benches = out->command && strcmp(out->command, "bench") == 0;
+    if (out->rank_counts > 1 && !benches) return refuse("several numbers of --ranks are for burst bench");
     if (out->from_lse && out->forward_only) return refuse("--from-lse is about backward; --forward-only has none");
     return 0;
 }
@@ -144,6 +212,11 @@ int command_word(const command_options *options, const char *text, word *out) {
     }
     if (options->has_dtype) out->dtype = options->dtype;
     return 0;
+}
+
+int command_ranks(const command_options *options) {
+    if (options->rank_counts) return options->ranks[0];
+    return crew_processes();
 }
 
 void command_complain(const char *text, burst_status status) {

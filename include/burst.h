@@ -193,20 +193,88 @@ typedef struct burst_problem {
 
 /* ---- transport --------------------------------------------------------------------------------------------------- */
 
+/* A transport is one rank's end of the lines to all ranks. Plans over it are used by one thread at a time, and all ranks
+ * make the same plans and the same calls in the same order. When a rank has failed, or a call was cancelled, on any rank,
+ * every rank's call returns an error and the transport is broken: its plans and itself accept nothing but free. */
 typedef struct burst_transport burst_transport;
+
 BURST_API burst_status burst_transport_create_self(burst_transport **transport);
+/* Ranks that are threads of this process: fills transports[0 .. size-1], one for each thread. Visitors are read where they
+ * lie, nothing is copied. Free each one; the last takes what they share with it. */
+#define BURST_THREAD_RANKS_MAX 256
+BURST_API burst_status burst_transport_create_threads(int size, burst_transport **transports);
+/* Starts `ranks` threads, calls body(transport, user) in each, frees the transports, returns when all have returned: the
+ * first status that is not BURST_OK, by rank, that some body returned. */
+BURST_API burst_status burst_threads_run(int ranks, burst_status (*body)(burst_transport *transport, void *user),
+                                         void *user);
+/* Rank `rank` of `size`, all on this node, with nobody at the other ends: plans can be made, printed and asked, and take no
+ * memory for their work; calls are refused. */
+BURST_API burst_status burst_transport_create_dry(int rank, int size, burst_transport **transport);
+
+/* Your own. Messages between two ranks on one channel (0 to 4) arrive in the order in which they were posted; channels are
+ * independent, and so are directions. Posts do not wait. Calls come from one thread at a time. A function that fails
+ * returns BURST_TRANSPORT (or BURST_PEER if the other rank is gone). Messages may have 0 bytes. */
+typedef struct burst_carrier {
+    size_t struct_size;
+    /* Begins to send or to receive; the memory is the transport's until `test` has said done. *ticket names the request. */
+    burst_status (*send)(void *self, int peer, int channel, const void *data, size_t bytes, uint64_t *ticket);
+    burst_status (*receive)(void *self, int peer, int channel, void *data, size_t bytes, uint64_t *ticket);
+    /* *done = 1 if the request is over: the ticket is then void, unless it borrowed. Also lets what is on its way move
+     * on. */
+    burst_status (*test)(void *self, uint64_t ticket, int *done);
+    /* Gives a request up if that is still possible: 1, the memory is the caller's again; 0, it may still be touched. */
+    int (*cancel)(void *self, uint64_t ticket);
+    void (*close)(void *self); /* or NULL */
+    /* All four or none: memory that peers can read where it lies. `lends` says whether this peer's can be read here;
+     * `borrow` is a receive without a place, after `test` said done `borrowed` shows the sender's bytes, and `give_back`
+     * lets the sender's request be done. What was borrowed may be sent on. */
+    int (*lends)(void *self, int peer);
+    burst_status (*borrow)(void *self, int peer, int channel, size_t bytes, uint64_t *ticket);
+    void *(*borrowed)(void *self, uint64_t ticket);
+    void (*give_back)(void *self, uint64_t ticket);
+    /* Both or none: the memory that messages are sent from. 64-byte aligned. */
+    void *(*allocate)(void *self, size_t bytes);
+    void (*release)(void *self, void *memory, size_t bytes);
+} burst_carrier;
+#define BURST_CARRIER_INIT                                                                                             \
+    { sizeof(burst_carrier), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+
+/* For a carrier's functions: the sentence of a failure. Returns the status. */
+BURST_API burst_status burst_carrier_fail(burst_status status, const char *sentence);
+/* here: how many of the ranks run on this node (the cores are shared out among them); 0: 1. */
+BURST_API burst_status burst_transport_create_custom(const burst_carrier *carrier, void *self, int rank, int size,
+                                                     int here, burst_transport **transport);
 BURST_API int burst_transport_rank(const burst_transport *transport);
 BURST_API int burst_transport_size(const burst_transport *transport);
-BURST_API void burst_transport_free(burst_transport *transport); /* after the plans that use it */
+/* After the plans that use it. What a failed transport may still touch (a carrier's pending messages) is not freed: it
+ * is lost on purpose. */
+BURST_API void burst_transport_free(burst_transport *transport);
 
 /* ---- plan -------------------------------------------------------------------------------------------------------- */
 
 #define BURST_PASS_FORWARD 1u
 #define BURST_PASS_BACKWARD 2u
 
+/* How tokens are dealt out to ranks; queries and keys alike, each side by its own length. Any length, any number of ranks:
+ * shares differ by a token or two, and may be empty. */
+typedef enum burst_partition {
+    BURST_PARTITION_AUTO = 0,       /* the one that balances this mask best; the simplest of equals */
+    BURST_PARTITION_CONTIGUOUS = 1, /* rank r has the r-th piece */
+    BURST_PARTITION_ZIGZAG = 2,     /* of 2 P pieces, rank r has the r-th from either end */
+    BURST_PARTITION_STRIPED = 3     /* rank r has tokens r, r + P, r + 2 P, .. */
+} burst_partition;
+
+/* A pass lets one side of the attention travel round the ring of ranks, and keeps the other at home. */
+typedef enum burst_side {
+    BURST_SIDE_AUTO = 0, /* the one with fewer bytes on the wire */
+    BURST_SIDE_Q = 1,    /* Q, dO, .. travel, with o or d_q growing on the way */
+    BURST_SIDE_K = 2     /* K, V travel, with d_k and d_v growing on the way */
+} burst_side;
+
 typedef struct burst_options {
     size_t struct_size;
-    int threads; /* 0: the cores this process may use; results have the same bits for any number */
+    int threads; /* 0: the cores this process may use, shared out among the ranks of this node; results have the same bits
+                    for any number */
     burst_isa isa;
     unsigned passes;     /* BURST_PASS_*, which calls the plan must serve; 0: both. Backward takes more memory. */
     size_t memory_limit; /* bytes of workspace at most; 0: no limit */
@@ -217,13 +285,23 @@ typedef struct burst_options {
     void (*progress)(void *user, double done);
     void *progress_user;
     const volatile int *cancel; /* if it becomes non-zero, the call returns BURST_CANCELLED within a few tiles */
+    /* With more than one rank; all ranks must say the same: */
+    burst_partition partition;
+    burst_side side_forward, side_backward;
+    int no_overlap;       /* 1: wait for every message before computing on; to see what overlap is worth */
+    int narrow_gradients; /* 1: gradients travel in 16 bits (for 16-bit problems): fewer bytes, and roundings at every hop */
+    double timeout;       /* seconds that a call waits for a rank that shows no sign of life; 0: for ever */
 } burst_options;
 #define BURST_OPTIONS_INIT                                                                                             \
-    { sizeof(burst_options), 0, BURST_ISA_AUTO, 0u, 0, 0, 0, NULL, NULL, NULL }
+    {                                                                                                                  \
+        sizeof(burst_options), 0, BURST_ISA_AUTO, 0u, 0, 0, 0, NULL, NULL, NULL, BURST_PARTITION_AUTO,                 \
+            BURST_SIDE_AUTO, BURST_SIDE_AUTO, 0, 0, 300.0                                                              \
+    }
 
 typedef struct burst_plan burst_plan;
 
-/* transport NULL: one rank, self. options NULL: all chosen. */
+/* transport NULL: one rank, self. options NULL: all chosen. With more than one rank all of them call this with the same
+ * problem (the whole one) and options, and all succeed or all fail: BURST_MISMATCH says what differs. */
 BURST_API burst_status burst_plan_create(const burst_problem *problem, burst_transport *transport,
                                          const burst_options *options, burst_plan **plan);
 BURST_API void burst_plan_free(burst_plan *plan);
@@ -234,6 +312,50 @@ BURST_API size_t burst_plan_stats_bytes(const burst_plan *plan);     /* of the b
 BURST_API int64_t burst_plan_pairs(const burst_plan *plan);          /* allowed pairs of a head, all batch rows */
 BURST_API int burst_plan_threads(const burst_plan *plan);
 BURST_API burst_isa burst_plan_isa(const burst_plan *plan);
+
+/* ---- tokens of a rank -------------------------------------------------------------------------------------------- */
+
+/* Tokens begin, begin + stride, .., count of them. */
+typedef struct burst_span {
+    int64_t begin, count, stride;
+} burst_span;
+
+enum { BURST_SPANS_MAX = 2 };
+
+/* The tokens that `rank` has of the queries (BURST_SIDE_Q) or keys (BURST_SIDE_K), in the order of its local tensors.
+ * Fills up to BURST_SPANS_MAX spans, returns how many; -1 for a rank or side that does not exist. */
+BURST_API int burst_plan_spans(const burst_plan *plan, burst_side side, int rank, burst_span spans[BURST_SPANS_MAX]);
+/* How many tokens this rank has; its tensors have so many. */
+BURST_API int64_t burst_plan_tokens(const burst_plan *plan, burst_side side);
+/* The position in the sequence of each local token (for RoPE, and to index anything else). */
+BURST_API burst_status burst_plan_positions(const burst_plan *plan, burst_side side, int64_t *positions);
+/* Labels of next-token prediction in local order, [batch][local queries]: ids[b][position + 1] of the whole sequence,
+ * `ignore` behind its end. ids is [batch][q_tokens]. */
+BURST_API burst_status burst_plan_labels(const burst_plan *plan, const int64_t *ids, int64_t ignore, int64_t *labels);
+/* Whole tensors [batch][tokens][token_bytes] and this rank's part of them. root -1: every rank has the whole tensor (no
+ * message is sent), or every rank gets it; else it is rank root's, and `whole` may be NULL elsewhere. Collective. */
+BURST_API burst_status burst_plan_scatter(burst_plan *plan, burst_side side, int root, size_t token_bytes,
+                                          const void *whole, void *local);
+BURST_API burst_status burst_plan_gather(burst_plan *plan, burst_side side, int root, size_t token_bytes,
+                                         const void *local, void *whole);
+
+/* ---- what a call cost -------------------------------------------------------------------------------------------- */
+
+/* Of this rank's last call. */
+typedef struct burst_report {
+    size_t struct_size;
+    double seconds, seconds_computing, seconds_waiting;
+    double seconds_transfer; /* with something on its way to this rank */
+    double hidden;           /* share of the transfer behind computing: 1 - (what of it was waited for) / transfer */
+    int64_t read_bytes, read_messages;       /* sent: visitors */
+    int64_t write_bytes, write_messages;     /* sent: what grows on the way */
+    int64_t control_bytes, control_messages; /* sent: agreement before and after */
+} burst_report;
+#define BURST_REPORT_INIT                                                                                              \
+    { sizeof(burst_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+BURST_API burst_status burst_plan_report(const burst_plan *plan, burst_report *report);
+/* Bytes that this rank sends in a pass (BURST_PASS_*) if `side` travels (AUTO: the chosen one), without control. */
+BURST_API int64_t burst_plan_wire_bytes(const burst_plan *plan, unsigned pass, burst_side side);
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 

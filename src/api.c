@@ -7,13 +7,31 @@ const char *burst_isa_name(burst_isa isa) { return lao_isa_name(isa); }
 
 int burst_isa_supported(burst_isa isa) { return lao_isa_built(isa) && base_cpu_runs(isa); }
 
+/* As in BURST_OPTIONS_INIT: for ranks whose options cannot be read. */
+static const double default_timeout = 300;
+
+static bool has_peers(const burst_transport *transport) { return transport && transport->size > 1 && !transport->dry; }
+
 burst_status burst_plan_create(const burst_problem *problem, burst_transport *transport, const burst_options *options,
                                burst_plan **plan) {
     if (!plan) return base_fail(BURST_INVALID, "plan is NULL: expected where to put the handle");
-    plan_request request = {.transport = transport};
-    burst_status status = problem_check(problem, &request);
+    plan_request request = {.transport = transport, .timeout = default_timeout};
+    burst_plan *made = NULL;
+    unsigned flags = 0;
+    burst_status status = transport_check(transport);
+    if (status != BURST_OK) return status;
+    status = problem_check(problem, &request);
     if (status == BURST_OK) status = options_check(options, &request);
-    return status == BURST_OK ? plan_create(&request, plan) : status;
+    if (!has_peers(transport)) return status == BURST_OK ? plan_create(&request, plan) : status;
+    status = request_agree(&request, status);
+    if (status != BURST_OK) return status;
+    const transport_patience patience = {.timeout = request.timeout, .round = -1};
+    status = gao_agree(transport, &patience, plan_create(&request, &made), &flags);
+    if (status == BURST_OK)
+        *plan = made;
+    else
+        plan_free(made);
+    return status;
 }
 
 void burst_plan_free(burst_plan *plan) { plan_free(plan); }
@@ -26,7 +44,7 @@ size_t burst_plan_describe(const burst_plan *plan, char *text, size_t size) {
 
 size_t burst_plan_workspace_bytes(const burst_plan *plan) { return plan ? plan_bytes(plan) : 0; }
 
-size_t burst_plan_stats_bytes(const burst_plan *plan) { return plan ? lao_stats_bytes(plan->local) : 0; }
+size_t burst_plan_stats_bytes(const burst_plan *plan) { return plan ? plan_stats_bytes(plan) : 0; }
 
 int64_t burst_plan_pairs(const burst_plan *plan) { return plan ? plan->pairs : 0; }
 
@@ -43,6 +61,13 @@ static burst_status plan_enter(burst_plan *plan) {
     return BURST_OK;
 }
 
+/* Is there anybody to call with? */
+static burst_status plan_ready(const burst_plan *plan) {
+    if (plan->options.dry)
+        return base_fail(BURST_UNSUPPORTED, "the plan was made on a dry transport: it can be asked, not run");
+    return transport_check(plan->transport);
+}
+
 static burst_status plan_leave(burst_plan *plan, burst_status status) {
     atomic_store_explicit(&plan->busy, false, memory_order_release);
     return status;
@@ -52,8 +77,8 @@ burst_status burst_forward(burst_plan *plan, const burst_forward_args *args) {
     burst_status status = plan_enter(plan);
     if (status != BURST_OK) return status;
     lao_forward_args local;
-    status = forward_check(plan, args, &local);
-    if (status == BURST_OK) status = gao_forward(plan, &local);
+    status = plan_ready(plan);
+    if (status == BURST_OK) status = gao_forward(plan, &local, forward_check(plan, args, &local));
     return plan_leave(plan, status);
 }
 
@@ -61,7 +86,37 @@ burst_status burst_backward(burst_plan *plan, const burst_backward_args *args) {
     burst_status status = plan_enter(plan);
     if (status != BURST_OK) return status;
     lao_backward_args local;
-    status = backward_check(plan, args, &local);
-    if (status == BURST_OK) status = gao_backward(plan, &local);
+    status = plan_ready(plan);
+    if (status == BURST_OK) status = gao_backward(plan, &local, backward_check(plan, args, &local));
     return plan_leave(plan, status);
+}
+
+burst_status burst_plan_scatter(burst_plan *plan, burst_side side, int root, size_t token_bytes, const void *whole,
+                                void *local) {
+    burst_status status = plan_enter(plan);
+    if (status != BURST_OK) return status;
+    status = plan_ready(plan);
+    if (status == BURST_OK)
+        status = gao_scatter(plan, side, root, token_bytes, whole, local,
+                             move_check(plan, side, root, token_bytes, whole, local));
+    return plan_leave(plan, status);
+}
+
+burst_status burst_plan_gather(burst_plan *plan, burst_side side, int root, size_t token_bytes, const void *local,
+                               void *whole) {
+    burst_status status = plan_enter(plan);
+    if (status != BURST_OK) return status;
+    status = plan_ready(plan);
+    if (status == BURST_OK)
+        status = gao_gather(plan, side, root, token_bytes, local, whole,
+                            move_check(plan, side, root, token_bytes, whole, local));
+    return plan_leave(plan, status);
+}
+
+burst_status burst_plan_report(const burst_plan *plan, burst_report *report) {
+    if (!plan) return base_fail(BURST_INVALID, "plan is NULL");
+    if (!report) return base_fail(BURST_INVALID, "report is NULL: expected where to put it");
+    const burst_status status = base_check_struct("burst_report", report->struct_size, sizeof *report);
+    if (status == BURST_OK) *report = plan->report;
+    return status;
 }

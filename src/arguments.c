@@ -160,7 +160,7 @@ static burst_status finish(const table *t) { return t->status == BURST_OK ? chec
 
 static burst_status check_pass(const burst_plan *plan, unsigned pass, const void *args) {
     if (!args) return base_fail(BURST_INVALID, "args is NULL");
-    if (plan->options.passes & pass) return BURST_OK;
+    if (plan->passes & pass) return BURST_OK;
     return base_fail(BURST_INVALID, "the plan was made for %s only",
                      pass == BURST_PASS_FORWARD ? "backward" : "forward");
 }
@@ -179,7 +179,7 @@ burst_status forward_check(const burst_plan *plan, const burst_forward_args *arg
     add_sink(&t, args->sink, NULL);
     add_tensor(&t, "o", OUTPUT, &args->o, (tensor_sizes){s->q_tokens, s->q_heads, s->value_dim}, &local->o);
     add_array(&t, "lse", OPTIONAL_OUTPUT, args->lse, rows * sum, sum);
-    add_array(&t, "stats", OPTIONAL_OUTPUT, args->stats, lao_stats_bytes(plan->local), 8);
+    add_array(&t, "stats", OPTIONAL_OUTPUT, args->stats, plan_stats_bytes(plan), 8);
     return finish(&t);
 }
 
@@ -200,14 +200,15 @@ burst_status backward_check(const burst_plan *plan, const burst_backward_args *a
                                  .lse = args->lse,
                                  .stats = args->stats,
                                  .d_sink = args->d_sink,
-                                 .accumulate = args->accumulate != 0};
+                                 .accumulate_q = args->accumulate != 0,
+                                 .accumulate_kv = args->accumulate != 0};
     add_input(&t, "q", &args->q, q, &local->q);
     add_input(&t, "k", &args->k, k, &local->k);
     add_input(&t, "v", &args->v, v, &local->v);
     add_input(&t, "o", &args->o, o, &local->o);
     add_input(&t, "d_o", &args->d_o, o, &local->d_o);
     add_array(&t, "lse", INPUT, args->lse, rows * sum, sum);
-    add_array(&t, "stats", INPUT, args->stats, lao_stats_bytes(plan->local), 8);
+    add_array(&t, "stats", INPUT, args->stats, plan_stats_bytes(plan), 8);
     add_sink(&t, args->sink, args->d_sink);
     add_tensor(&t, "d_q", OPTIONAL_OUTPUT, &args->d_q, q, &local->d_q);
     add_tensor(&t, "d_k", OPTIONAL_OUTPUT, &args->d_k, k, &local->d_k);

@@ -9,21 +9,6 @@
 
 enum { DIM_MAX = 512, THREADS_MAX = 4096 };
 
-size_t dtype_bytes(burst_dtype dtype) {
-    switch (dtype) {
-    case BURST_F32:
-        return 4;
-    case BURST_BF16:
-    case BURST_F16:
-        return 2;
-    case BURST_F64:
-        return 8;
-    }
-    return 0;
-}
-
-size_t dtype_sum_bytes(burst_dtype dtype) { return dtype == BURST_F64 ? sizeof(double) : sizeof(float); }
-
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
 static burst_status check_at_least(const char *name, int64_t size, int64_t least) {
@@ -149,6 +134,37 @@ burst_status problem_check(const burst_problem *problem, plan_request *request) 
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
+static burst_status check_side(const char *name, burst_side side) {
+    if (side == BURST_SIDE_AUTO || side == BURST_SIDE_Q || side == BURST_SIDE_K) return BURST_OK;
+    return base_fail(BURST_INVALID, "%s is %d: expected BURST_SIDE_AUTO, BURST_SIDE_Q or BURST_SIDE_K", name,
+                     (int)side);
+}
+
+/* What is said about ranks must make sense with one rank too. */
+static burst_status check_ring(const burst_options *o, burst_dtype dtype) {
+    if ((int)o->partition < BURST_PARTITION_AUTO || o->partition > BURST_PARTITION_STRIPED)
+        return base_fail(BURST_INVALID,
+                         "partition is %d: expected BURST_PARTITION_AUTO, _CONTIGUOUS, _ZIGZAG or _STRIPED",
+                         (int)o->partition);
+    burst_status status = check_side("side_forward", o->side_forward);
+    if (status == BURST_OK) status = check_side("side_backward", o->side_backward);
+    if (status != BURST_OK) return status;
+    if (o->no_overlap != 0 && o->no_overlap != 1)
+        return base_fail(BURST_INVALID, "no_overlap is %d: expected 0 or 1", o->no_overlap);
+    if (o->narrow_gradients != 0 && o->narrow_gradients != 1)
+        return base_fail(BURST_INVALID, "narrow_gradients is %d: expected 0 or 1", o->narrow_gradients);
+    if (o->narrow_gradients && dtype_bytes(dtype) != 2)
+        return base_fail(BURST_UNSUPPORTED, "narrow_gradients is for bf16 and f16 problems only");
+    if (!(o->timeout >= 0 && o->timeout <= 1e9))
+        return base_fail(BURST_INVALID, "timeout is %g s: expected 0 (for ever) to 1e9", o->timeout);
+    return BURST_OK;
+}
+
+static int share_of_cores(const burst_transport *transport) {
+    const int cores = base_cores(), here = transport ? transport->here : 1;
+    return cores > here ? cores / here : 1;
+}
+
 burst_status options_check(const burst_options *options, plan_request *request) {
     const burst_options chosen = BURST_OPTIONS_INIT;
     const burst_options *o = options ? options : &chosen;
@@ -163,11 +179,16 @@ burst_status options_check(const burst_options *options, plan_request *request) 
     if (o->q_tile < 0 || o->k_tile < 0)
         return base_fail(BURST_INVALID, "tiles are %" PRId64 " x %" PRId64 ": expected 0 (choose) or more", o->q_tile,
                          o->k_tile);
-    const int size = burst_transport_size(request->transport);
-    if (size > 1) return base_fail(BURST_UNSUPPORTED, "the transport has %d ranks: only 1 is supported so far", size);
+    status = check_ring(o, request->shape.dtype);
+    if (status != BURST_OK) return status;
+    request->passes = o->passes == 0 ? both : o->passes;
+    request->partition = o->partition;
+    request->sides[0] = o->side_forward, request->sides[1] = o->side_backward;
+    request->no_overlap = o->no_overlap != 0;
+    request->narrow = o->narrow_gradients != 0;
+    request->timeout = o->timeout;
     request->local = (lao_options){
-        .threads = o->threads == 0 ? base_cores() : o->threads,
-        .passes = o->passes == 0 ? both : o->passes,
+        .threads = o->threads == 0 ? share_of_cores(request->transport) : o->threads,
         .q_tile = o->q_tile < PLAN_TOKENS_MAX ? o->q_tile : PLAN_TOKENS_MAX, /* more than all is all */
         .k_tile = o->k_tile < PLAN_TOKENS_MAX ? o->k_tile : PLAN_TOKENS_MAX,
         .memory_limit = o->memory_limit == 0 ? SIZE_MAX : o->memory_limit,

@@ -9,7 +9,7 @@ trap 'rm -rf "$work"' EXIT
 nm -D --defined-only "$library" | awk '{ print $NF }' | sort -u >"$work/exported"
 # BURST_BUILDING turns BURST_API into a visibility attribute, a mark that survives preprocessing.
 cc -E -P -DBURST_BUILDING "$header" | tr '\n' ' ' | tr ';' '\n' | grep 'visibility("default")' |
-    sed 's/__attribute__((visibility("default")))//' | grep -oE 'burst_[a-z0-9_]+ *\(' | tr -d ' (' |
+    sed 's/__attribute__((visibility("default")))//' | grep -oE 'burst_[a-z0-9_]+ *\([^*]' | sed 's|[ (].*||' |
     sort -u >"$work/declared"
 
 echo "$(wc -l <"$work/declared") declared, $(wc -l <"$work/exported") exported"

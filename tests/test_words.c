@@ -1,6 +1,7 @@
 /* test_words.c - the oracle over thousands of small words: every part of the grammar, alone and combined, at sizes
  * around every edge, on every instruction set of this machine. `test_words quick` is the set of `make check`;
- * `test_words long` is everything, with the whole product of flash-attention's own test shapes.
+ * `test_words long` is everything, with the whole product of flash-attention's own test shapes. With `ranks` behind it,
+ * every word runs over 1 to 8 ranks that are threads, each with another partition and other sides.
  *
  * The threshold is a few times the error of one plain computation, and that error is a matter of luck where an output
  * has few elements (d_sink has one a head). So an error a little above it is drawn again: a word fails if two of
@@ -18,20 +19,26 @@
 
 #include "check.h"
 
-static int is_long;
+static int is_long, over_ranks;
 static int total;
 
 typedef struct batch {
     int run, failed;
 } batch;
 
-static void print_failure(const char *text, const check_options *o, const check_result *r) {
-    printf("above: burst check --seed %llu --threads %d --isa %s%s \"%s\":", (unsigned long long)o->seed,
-           o->plan.threads, burst_isa_name(o->plan.isa),
+static void print_failure(const char *text, const check_options *o, int ranks, const check_result *r) {
+    static const char *const partitions[] = {"auto", "contiguous", "zigzag", "striped"};
+    static const char *const sides[] = {"auto", "q", "k"};
+    printf("above: burst check --seed %llu --threads %d --isa %s%s", (unsigned long long)o->seed, o->plan.threads,
+           burst_isa_name(o->plan.isa),
            o->from_lse       ? " --from-lse"
            : o->forward_only ? " --forward-only"
-                             : "",
-           text);
+                             : "");
+    if (ranks > 1)
+        printf(" --ranks %d --partition %s --side-forward %s --side-backward %s%s", ranks,
+               partitions[o->plan.partition], sides[o->plan.side_forward], sides[o->plan.side_backward],
+               o->plan.no_overlap ? " --no-overlap" : "");
+    printf(" \"%s\":", text);
     if (r->code >= 2) printf(" %s", r->message);
     for (int i = 0; i < CHECK_NAMES; i++)
         if (r->checked[i] && !r->errors[i].ok)
@@ -50,14 +57,19 @@ static int check_draw(const word *w, const char *text, uint64_t seed, enum from 
     /* 100: the 16-lane body on AVX2 registers, which only the test library has */
     static const burst_isa isas[] = {BURST_ISA_AUTO, BURST_ISA_AVX512, BURST_ISA_SCALAR, BURST_ISA_AVX2,
                                      (burst_isa)100};
-    check_options options = {BURST_OPTIONS_INIT, seed, from == FORWARD_ONLY, from == FROM_LSE};
+    check_options options = {BURST_OPTIONS_INIT, seed, from == FORWARD_ONLY, from == FROM_LSE, NULL, NULL};
     options.plan.threads = 1 + total % 3;
     options.plan.isa = isas[total % 5];
     if (!burst_isa_supported(options.plan.isa)) options.plan.isa = BURST_ISA_AUTO;
     check_result result;
-    check_run(w, &options, &result);
+    const int ranks = over_ranks ? 1 + total % 8 : 1;
+    options.plan.timeout = 60;
+    options.plan.partition = (burst_partition)(total / 2 % 4);
+    options.plan.side_forward = (burst_side)(total / 3 % 3), options.plan.side_backward = (burst_side)(total / 5 % 3);
+    options.plan.no_overlap = total % 11 == 0;
+    check_run_threads(w, &options, ranks, &result);
     if (!result.code) return 0;
-    print_failure(text, &options, &result);
+    print_failure(text, &options, ranks, &result);
     int far = result.code > 1;
     for (int i = 0; i < CHECK_NAMES; i++)
         far |= result.checked[i] && !(result.errors[i].error <= FAR_ABOVE * result.errors[i].threshold);
@@ -324,6 +336,7 @@ static void examples(void **state) {
 
 int main(int count, char **arguments) {
     is_long = count > 1 && strcmp(arguments[1], "long") == 0;
+    over_ranks = count > 2 && strcmp(arguments[2], "ranks") == 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_mask_modifier_and_type),
         cmocka_unit_test(every_small_length),

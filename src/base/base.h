@@ -25,6 +25,14 @@ void base_fail_allocation(int64_t k);
 int64_t base_live_allocations(void);
 int64_t base_live_bytes(void);
 
+/* Bytes of an element of tensors (0: no such type); of lse, sinks, running results and sums. */
+static inline size_t dtype_bytes(burst_dtype dtype) {
+    if (dtype == BURST_F64) return sizeof(double);
+    if (dtype == BURST_F32) return sizeof(float);
+    return dtype == BURST_BF16 || dtype == BURST_F16 ? sizeof(uint16_t) : 0;
+}
+static inline size_t dtype_sum_bytes(burst_dtype dtype) { return dtype == BURST_F64 ? sizeof(double) : sizeof(float); }
+
 /* false if the product or the sum overflows a size_t; *result is then untouched */
 bool base_multiply(size_t a, size_t b, size_t *result);
 bool base_add(size_t a, size_t b, size_t *result);

@@ -1,63 +1,157 @@
-/* gao.c - knows how a call goes: start, compute the rounds, tell progress, stop when cancelled.
- * One idea: what the caller wants to hear (rarely, never backwards, 1 at the end) is made here from the local
- * attention's pulse, so that the code between tiles stays a bare clock tick.
+/* gao.c - knows how a call goes: agree to begin, compute the rounds, tell progress, stop when cancelled, agree at the end.
+ * One idea: what the caller wants to hear (rarely, never backwards, 1 at the end) is made here from the local attention's
+ * pulse, so that the code between tiles stays a bare clock tick.
  * Does not know tiles, masks or checks. */
-#include "gao.h"
+#include "call.h"
+
+#include <stdio.h>
+#include <string.h>
 
 /* Between two progress calls: quick for an eye, and nothing beside the milliseconds of computing between them. */
 static const double progress_seconds = 0.004;
 
-typedef struct call_state {
-    const burst_plan *plan;
-    double said, last; /* when progress was called last, and with what */
-} call_state;
-
-static bool is_cancelled(const burst_plan *plan) {
+bool call_cancelled(const burst_plan *plan) {
     return plan->cancel && __atomic_load_n(plan->cancel, __ATOMIC_RELAXED) != 0;
 }
 
-static int on_pulse(void *user, double done) {
-    call_state *state = user;
-    const burst_plan *plan = state->plan;
-    if (is_cancelled(plan)) return 1;
-    if (!plan->progress) return 0;
-    const double now = base_seconds();
-    if (now - state->said < progress_seconds) return 0;
-    const double capped = done < 1 ? done : 1;
-    if (capped > state->last) state->last = capped;
-    state->said = now;
-    plan->progress(plan->progress_user, state->last);
-    return 0;
-}
-
-/* No pulse at all if nobody listens. */
-static lao_pulse make_pulse(call_state *state) {
-    const bool heard = state->plan->progress || state->plan->cancel;
-    return (lao_pulse){heard ? on_pulse : NULL, state};
-}
-
-static burst_status cancelled(void) {
+burst_status call_say_cancelled(void) {
     return base_fail(BURST_CANCELLED, "the cancel flag was set: outputs are undefined");
 }
 
-static burst_status finish(const burst_plan *plan, burst_status status) {
-    if (status == BURST_CANCELLED) return cancelled();
+gao_call call_begin(burst_plan *plan) {
+    return (gao_call){.plan = plan, .said = base_seconds(), .step = 1, .status = BURST_OK};
+}
+
+static int on_pulse(void *user, double done) {
+    gao_call *call = user;
+    const burst_plan *plan = call->plan;
+    if (call_cancelled(plan)) return 1;
+    if (call->carry) call->status = call->carry(call->user);
+    if (call->status != BURST_OK) return 1;
+    if (!plan->progress) return 0;
+    const double now = base_seconds();
+    if (now - call->said < progress_seconds) return 0;
+    const double share = call->before + call->step * done, capped = share < 1 ? share : 1;
+    if (capped > call->last) call->last = capped;
+    call->said = now;
+    plan->progress(plan->progress_user, call->last);
+    return 0;
+}
+
+lao_pulse call_pulse(gao_call *call) {
+    const bool heard = call->plan->progress || call->plan->cancel || call->carry;
+    return (lao_pulse){heard ? on_pulse : NULL, call};
+}
+
+burst_status call_status(const gao_call *call, burst_status status) {
+    if (status != BURST_CANCELLED) return status;
+    return call->status != BURST_OK ? call->status : call_say_cancelled();
+}
+
+/* ---- agreement --------------------------------------------------------------------------------------------------- */
+
+typedef struct verdict {
+    int32_t status;
+    uint32_t flags;
+    char sentence[248];
+} verdict;
+
+burst_status gao_agree(burst_transport *t, const transport_patience *patience, burst_status mine, unsigned *flags) {
+    verdict v = {.status = (int32_t)mine, .flags = *flags};
+    if (!t) return mine;
+    if (mine != BURST_OK) snprintf(v.sentence, sizeof v.sentence, "%s", burst_last_error());
+    const burst_status status = transport_agree(t, &v, sizeof v, patience);
+    if (mine != BURST_OK) return base_fail(mine, "%s", v.sentence);
+    if (status != BURST_OK) return status;
+    for (int r = 0; r < t->size; r++) {
+        const verdict *other = transport_record(t, r, sizeof v);
+        *flags |= other->flags;
+        if (other->status != BURST_OK)
+            return base_fail(BURST_PEER, "rank %d failed, %s: %.200s", r,
+                             burst_status_name((burst_status)other->status), other->sentence);
+    }
+    return BURST_OK;
+}
+
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
+
+static burst_status begin(burst_plan *plan, burst_status checked, unsigned *flags) {
+    const transport_patience patience = {.timeout = plan->timeout, .round = -1};
+    if (checked == BURST_OK && call_cancelled(plan)) checked = call_say_cancelled();
+    return gao_agree(plan->transport, &patience, checked, flags);
+}
+
+/* Whoever failed on the way has told all, so a failure here is everybody's. */
+static burst_status end(burst_plan *plan, burst_status status) {
+    const transport_patience patience = {.timeout = plan->timeout, .round = -1};
+    unsigned flags = 0;
+    if (status == BURST_OK) status = gao_agree(plan->transport, &patience, BURST_OK, &flags);
     if (status == BURST_OK && plan->progress) plan->progress(plan->progress_user, 1.0);
     return status;
 }
 
-burst_status gao_forward(burst_plan *plan, const lao_forward_args *args) {
-    if (is_cancelled(plan)) return cancelled();
-    call_state state = {plan, base_seconds(), 0.0};
+static burst_status forward_alone(burst_plan *plan, const lao_forward_args *args) {
+    gao_call call = call_begin(plan);
     lao_forward_args round = *args;
-    round.pulse = make_pulse(&state);
-    return finish(plan, lao_forward(plan->local, &round));
+    round.exact = args->stats != NULL;
+    round.pulse = call_pulse(&call);
+    return call_status(&call, lao_forward(plan->local, &round));
 }
 
-burst_status gao_backward(burst_plan *plan, const lao_backward_args *args) {
-    if (is_cancelled(plan)) return cancelled();
-    call_state state = {plan, base_seconds(), 0.0};
+static burst_status backward_alone(burst_plan *plan, const lao_backward_args *args) {
+    gao_call call = call_begin(plan);
     lao_backward_args round = *args;
-    round.pulse = make_pulse(&state);
-    return finish(plan, lao_backward(plan->local, &round));
+    round.pulse = call_pulse(&call);
+    return call_status(&call, lao_backward(plan->local, &round));
+}
+
+/* What the call took and sent; one rank only computes. */
+static void close_report(burst_plan *plan, double since, const transport_traffic *before) {
+    burst_report *r = &plan->report;
+    r->seconds = base_seconds() - since;
+    if (!plan->transport) {
+        r->seconds_computing = r->seconds;
+        r->hidden = 1;
+        return;
+    }
+    const transport_traffic *now = &plan->transport->traffic;
+    r->read_bytes = now->bytes[TRANSPORT_READ] - before->bytes[TRANSPORT_READ];
+    r->read_messages = now->messages[TRANSPORT_READ] - before->messages[TRANSPORT_READ];
+    r->write_bytes = now->bytes[TRANSPORT_WRITE] - before->bytes[TRANSPORT_WRITE];
+    r->write_messages = now->messages[TRANSPORT_WRITE] - before->messages[TRANSPORT_WRITE];
+    r->control_bytes = now->bytes[TRANSPORT_AGREE] - before->bytes[TRANSPORT_AGREE] + now->bytes[TRANSPORT_WATCH] -
+                       before->bytes[TRANSPORT_WATCH];
+    r->control_messages = now->messages[TRANSPORT_AGREE] - before->messages[TRANSPORT_AGREE] +
+                          now->messages[TRANSPORT_WATCH] - before->messages[TRANSPORT_WATCH];
+}
+
+static transport_traffic traffic_of(const burst_plan *plan) {
+    const transport_traffic none = {{0}, {0}};
+    return plan->transport ? plan->transport->traffic : none;
+}
+
+burst_status gao_forward(burst_plan *plan, const lao_forward_args *args, burst_status checked) {
+    const double since = base_seconds();
+    const transport_traffic before = traffic_of(plan);
+    unsigned flags = checked == BURST_OK && args->stats ? CALL_EXACT : 0;
+    plan->report = (burst_report)BURST_REPORT_INIT;
+    burst_status status = begin(plan, checked, &flags);
+    if (status != BURST_OK) return status;
+    status = plan->transport ? ring_forward(plan, args, flags) : forward_alone(plan, args);
+    status = end(plan, status);
+    close_report(plan, since, &before);
+    return status;
+}
+
+burst_status gao_backward(burst_plan *plan, const lao_backward_args *args, burst_status checked) {
+    const double since = base_seconds();
+    const transport_traffic before = traffic_of(plan);
+    unsigned flags = checked == BURST_OK && args->d_sink ? CALL_SINK : 0;
+    plan->report = (burst_report)BURST_REPORT_INIT;
+    burst_status status = begin(plan, checked, &flags);
+    if (status != BURST_OK) return status;
+    status = plan->transport ? ring_backward(plan, args, flags) : backward_alone(plan, args);
+    status = end(plan, status);
+    close_report(plan, since, &before);
+    return status;
 }

@@ -13,6 +13,7 @@ typedef struct backward_queue {
     lao_run *run;
     omp_lock_t lock;
     int64_t next, tasks, per_head; /* per_head: tasks of one kv head */
+    bool sinks;                    /* their gradient is wanted */
 } backward_queue;
 
 typedef struct backward_task_id {
@@ -99,7 +100,7 @@ static void work_on(backward_queue *queue, int thread) {
         char *partial = local->partials + (size_t)(t.block * cut->chunks + t.chunk) * local->partial_stride;
         double *d_sink = local->d_sink + (t.block * cut->chunks + t.chunk) * cut->heads;
         local->kernels->backward(local, queue->args, &block, work, cut->chunks > 1 ? partial : NULL, &line,
-                                 queue->args->d_sink ? d_sink : NULL, queue->run);
+                                 queue->sinks ? d_sink : NULL, queue->run);
         if (t.nth >= queue->per_head - cut->chunks) write_keys(queue, &t, &block, work);
         __atomic_sub_fetch(&local->left[t.slot], 1, __ATOMIC_RELEASE);
     }
@@ -118,12 +119,14 @@ static void sum_sinks(const lao *local, const lao_backward_args *args) {
             for (int64_t n = first * cut->chunks; n < (first + cut->tiles) * cut->chunks; n++)
                 total += local->d_sink[n * cut->heads + within];
         }
-        if (s->dtype == BURST_F64) {
+        if (args->sink_sums) {
+            args->sink_sums[h] += total;
+        } else if (s->dtype == BURST_F64) {
             double *out = (double *)args->d_sink + h;
-            *out = total + (args->accumulate ? *out : 0);
+            *out = total + (args->accumulate_q ? *out : 0);
         } else {
             float *out = (float *)args->d_sink + h;
-            *out = (float)(total + (args->accumulate ? (double)*out : 0));
+            *out = (float)(total + (args->accumulate_q ? (double)*out : 0));
         }
     }
 }
@@ -143,9 +146,10 @@ burst_status lao_backward(lao *local, const lao_backward_args *args) {
     const int64_t heads = local->shape.batch * local->shape.kv_heads;
     lao_run run = {.pulse = args->pulse, .total = local->pairs * (double)local->shape.q_heads};
     backward_queue queue = {.local = local, .args = args, .run = &run};
+    queue.sinks = args->d_sink || args->sink_sums;
     if (local->shape.q_tokens == 0) {
         write_zeros(local, args);
-        if (args->d_sink) sum_sinks(local, args);
+        if (queue.sinks) sum_sinks(local, args);
         return BURST_OK;
     }
     queue.per_head = cut->head_tasks * cut->tiles * cut->chunks;
@@ -172,6 +176,6 @@ burst_status lao_backward(lao *local, const lao_backward_args *args) {
     }
     omp_destroy_lock(&queue.lock);
     if (lao_stopped(&run)) return base_fail(BURST_CANCELLED, "backward was cancelled; its outputs are undefined");
-    if (args->d_sink) sum_sinks(local, args);
+    if (queue.sinks) sum_sinks(local, args);
     return BURST_OK;
 }

@@ -105,6 +105,11 @@ KERNEL void row_dots(const lao_block *block, int64_t dv, const real *o, backward
     }
 }
 
+/* Where row r of the block stands in [batch][q_heads][q_tokens]. */
+INLINE int64_t row_at(const lao *local, const lao_block *block, int64_t r) {
+    return (block->b * local->shape.q_heads + row_head(block, r)) * local->shape.q_tokens + row_query(block, r);
+}
+
 /* The row's (m, 1 / sum), from statistics or from lse; what rounding takes from m is given to 1 / sum. */
 static void row_stats(const lao *local, const lao_backward_args *args, int64_t at, real *m, real *inverse) {
     const double c = score_factor(local);
@@ -126,19 +131,24 @@ static void backward_rows(const lao *local, const lao_backward_args *args, const
     const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, all = p.count * PANEL;
     pack_panels(block, &args->q, dtype, d, local->shape.scale < 0 ? -1 : 1, w->row, w->qt);
     pack_panels(block, &args->d_o, dtype, dv, 1, w->row, w->dot);
-    pack_panels(block, &args->o, dtype, dv, 1, w->row, w->dor);
-    row_dots(block, dv, w->dor, w);
+    if (!args->dots) {
+        pack_panels(block, &args->o, dtype, dv, 1, w->row, w->dor);
+        row_dots(block, dv, w->dor, w);
+    }
     memset(w->dq, 0, (size_t)(all * lao_round_up(d, GROUP)) * sizeof(real));
     w->bad_row_count = 0;
     for (int64_t r = 0; r < all; r++) {
         w->m[r] = w->inv[r] = w->weight[r] = 0;
         if (r >= p.rows) {
+            if (args->dots) w->D[r] = 0;
             spread_row(w->row, false, d, all, r, w->qr);
             spread_row(w->row, false, dv, all, r, w->dor);
             continue;
         }
         const int64_t h = row_head(block, r), i = row_query(block, r);
-        row_stats(local, args, (block->b * local->shape.q_heads + h) * local->shape.q_tokens + i, &w->m[r], &w->inv[r]);
+        const int64_t at = row_at(local, block, r);
+        row_stats(local, args, at, &w->m[r], &w->inv[r]);
+        if (args->dots) w->D[r] = ((const real *)args->dots)[at];
         bool finite = row_load(dtype, tensor_row(&args->q, dtype, block->b, i, h), d, w->old);
         finite = row_load(dtype, tensor_row(&args->d_o, dtype, block->b, i, h), dv, w->row) && finite;
         if (!finite) w->bad_rows[w->bad_row_count++] = (int32_t)r;
@@ -147,8 +157,11 @@ static void backward_rows(const lao *local, const lao_backward_args *args, const
     }
 }
 
+INLINE bool sink_from_keys(burst_dtype dtype) { return dtype == BURST_BF16 || dtype == BURST_F16; }
+INLINE bool sink_wanted(const lao_backward_args *args) { return args->d_sink || args->sink_sums; }
+
 /* d_sink of the block's heads: -sum over rows of e^(sink - lse) * D. Here D is taken anew, more exactly: in double from O,
- * once (with the first keys); or, since O in 16 bits is too coarse, as the sum over keys of P * dP. */
+ * once (with the first keys, or by backward_dots); or, since O in 16 bits is too coarse, as the sum over keys of P * dP. */
 static void sink_gradients(const lao *local, const lao_backward_args *args, const lao_block *block, backward_work *w,
                            double *d_sink) {
     const double c = score_factor(local);
@@ -160,9 +173,9 @@ static void sink_gradients(const lao *local, const lao_backward_args *args, cons
         const double sink = (double)((const real *)args->sink)[h] * UNIT;
         double dot = 0;
         if (w->inv[r] == 0) continue;
-        if (dtype == BURST_BF16 || dtype == BURST_F16) {
+        if (sink_from_keys(dtype)) {
             dot = (double)w->weight[r];
-        } else if (block->j0 == 0) {
+        } else if (block->j0 == 0 && !args->dots) {
             row_load(dtype, tensor_row(&args->o, dtype, block->b, i, h), dv, w->old);
             row_load(dtype, tensor_row(&args->d_o, dtype, block->b, i, h), dv, w->row);
             for (int64_t x = 0; x < dv; x++) dot += (double)w->row[x] * (double)w->old[x];
@@ -277,7 +290,7 @@ static void backward_panel(const lao *local, const lao_backward_args *args, cons
             modify(local, nv, m, w->s + skip, local->shape.alibi ? &alibi : NULL, slope ? slope + skip : NULL);
         }
         const real c = (real)score_factor(local);
-        real *total = args->d_sink && dtype_bytes(local->shape.dtype) == 2 ? w->weight + row : NULL;
+        real *total = sink_wanted(args) && sink_from_keys(local->shape.dtype) ? w->weight + row : NULL;
         if (r.full && !slope && !total && nv == 3) {
             probabilities_3(m, w->s + skip, w->dp + skip, c, w->m + row, w->inv + row, w->D + row, prob + at, ds + at);
         } else {
@@ -383,9 +396,15 @@ static void backward_tile(const lao *local, const lao_backward_args *args, const
     __atomic_store_n(&line->passed[t], line->turn[t] + 1, __ATOMIC_RELEASE);
 }
 
+/* What gradients are written as. */
+INLINE burst_dtype gradient_dtype(const lao *local, const lao_backward_args *args) {
+    if (!args->wide || local->shape.dtype == BURST_F64) return local->shape.dtype;
+    return BURST_F32;
+}
+
 static void backward_finish(const lao *local, const lao_backward_args *args, const lao_block *block, backward_work *w) {
     const panels p = panels_of(block);
-    const burst_dtype dtype = local->shape.dtype;
+    const burst_dtype dtype = gradient_dtype(local, args);
     const int64_t d = local->shape.head_dim, padded = lao_round_up(d, GROUP);
     const real scale = (real)local->shape.scale;
     for (int64_t r = 0; r < p.rows; r++) {
@@ -393,7 +412,7 @@ static void backward_finish(const lao *local, const lao_backward_args *args, con
         const real *dq = w->dq + index * PANEL * padded + r % PANEL;
         for (int64_t x = 0; x < d; x++) w->row[x] = dq[x * width] * scale;
         row_store(dtype, w->row, d, tensor_row(&args->d_q, dtype, block->b, row_query(block, r), row_head(block, r)),
-                  args->accumulate, w->old);
+                  args->accumulate_q, w->old);
     }
 }
 
@@ -427,16 +446,17 @@ static void backward_merge(const lao *local, const lao_backward_args *args, cons
     backward_finish(local, args, block, &w);
 }
 
-static void write_keys(const lao *local, const lao_tensor *out, int64_t dims, double scale, int64_t b, int64_t g,
-                       int64_t tile, bool touched, const real *sums, bool accumulate, backward_work *w) {
-    const burst_dtype dtype = local->shape.dtype;
+static void write_keys(const lao *local, const lao_backward_args *args, const lao_tensor *out, int64_t dims,
+                       double scale, int64_t b, int64_t g, int64_t tile, bool touched, const real *sums,
+                       backward_work *w) {
+    const burst_dtype dtype = gradient_dtype(local, args);
     const int64_t first = tile * local->backward.k_tile;
     const int64_t last = lao_min(first + local->backward.k_tile, local->shape.k_tokens);
-    if (!out->data) return;
+    if (!out->data || (!touched && args->accumulate_kv)) return;
     for (int64_t j = first; j < last; j++) {
         const real *from = sums + (j - first) * kv_pad(dims);
         for (int64_t x = 0; x < dims; x++) w->row[x] = touched ? from[x] * (real)scale : 0;
-        row_store(dtype, w->row, dims, tensor_row(out, dtype, b, j, g), accumulate, w->old);
+        row_store(dtype, w->row, dims, tensor_row(out, dtype, b, j, g), args->accumulate_kv, w->old);
     }
 }
 static void backward_keys(const lao *local, const lao_backward_args *args, int64_t b, int64_t g, int64_t tile,
@@ -444,8 +464,53 @@ static void backward_keys(const lao *local, const lao_backward_args *args, int64
     backward_work w;
     backward_carve(local, work, &w);
     void *all = (void *)(uintptr_t)sums;
-    write_keys(local, &args->d_k, local->shape.head_dim, local->shape.scale, b, g, tile, touched,
-               sums_of_keys(local, all, tile), args->accumulate, &w);
-    write_keys(local, &args->d_v, local->shape.value_dim, 1, b, g, tile, touched, sums_of_values(local, all, tile),
-               args->accumulate, &w);
+    write_keys(local, args, &args->d_k, local->shape.head_dim, local->shape.scale, b, g, tile, touched,
+               sums_of_keys(local, all, tile), &w);
+    write_keys(local, args, &args->d_v, local->shape.value_dim, 1, b, g, tile, touched,
+               sums_of_values(local, all, tile), &w);
+}
+
+/* ---- between rounds ---------------------------------------------------------------------------------------------- */
+
+static void backward_dots(const lao *local, const lao_backward_args *args, const lao_block *block, void *work, void *ms,
+                          void *dots, double *d_sink) {
+    const int64_t dv = local->shape.value_dim;
+    backward_work w;
+    backward_carve(local, work, &w);
+    pack_panels(block, &args->d_o, local->shape.dtype, dv, 1, w.row, w.dot);
+    pack_panels(block, &args->o, local->shape.dtype, dv, 1, w.row, w.dor);
+    row_dots(block, dv, w.dor, &w);
+    for (int64_t r = 0; r < block->heads * block->ni; r++) {
+        const int64_t at = row_at(local, block, r);
+        real *pair = (real *)ms + 2 * at;
+        row_stats(local, args, at, &w.m[r], &w.inv[r]);
+        pair[0] = w.m[r], pair[1] = w.inv[r];
+        ((real *)dots)[at] = w.D[r];
+        w.weight[r] = 0;
+    }
+    if (d_sink) sink_gradients(local, args, block, &w, d_sink);
+}
+
+/* Rows first .. last-1 of sums (+ other) -> a tensor. */
+static void rows_store(const lao *local, const lao_sums *s, const lao_tensor *out, bool accumulate, int64_t first,
+                       int64_t last, void *work) {
+    backward_work w;
+    backward_carve(local, work, &w);
+    const burst_dtype dtype = local->shape.dtype;
+    for (int64_t at = first; at < last; at++) {
+        const real *from = (const real *)s->sums + at * s->dim, *more = (const real *)s->other + at * s->dim;
+        for (int64_t x = 0; x < s->dim; x++) w.row[x] = s->other ? from[x] + more[x] : from[x];
+        char *to = tensor_row(out, dtype, at / (s->heads * s->tokens), at % s->tokens, at / s->tokens % s->heads);
+        row_store(dtype, w.row, s->dim, to, accumulate, w.old);
+    }
+}
+
+static void rows_add(burst_dtype dtype, int64_t count, void *into, const void *from) {
+    enum { AT_ONCE = 256 };
+    real add[AT_ONCE], *to = into;
+    for (int64_t at = 0; at < count; at += AT_ONCE) {
+        const int64_t n = lao_min(AT_ONCE, count - at);
+        row_load(dtype, (const char *)from + (size_t)at * dtype_bytes(dtype), n, add);
+        for (int64_t x = 0; x < n; x++) to[at + x] += add[x];
+    }
 }

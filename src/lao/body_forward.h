@@ -113,10 +113,9 @@ static void forward_panel(const lao *local, const lao_forward_args *args, const 
 
 /* Writes o, lse and statistics of one row from its sums. The sink joins the row's sum here, once; a maximum that the sink
  * raises is rounded first and everything then taken relative to it, so that backward sees the same numbers. */
-static void finish_row(const lao *local, const lao_forward_args *args, const lao_block *block, int64_t r, double m,
+static void finish_row(const lao *local, const lao_forward_args *args, int64_t b, int64_t h, int64_t i, double m,
                        double sum, forward_work *w) {
-    const int64_t h = row_head(block, r), i = row_query(block, r);
-    const int64_t at = (block->b * local->shape.q_heads + h) * local->shape.q_tokens + i;
+    const int64_t at = (b * local->shape.q_heads + h) * local->shape.q_tokens + i;
     const burst_dtype dtype = local->shape.dtype;
     const double c = score_factor(local);
     double factor = 1, none = -INFINITY; /* none: lse of a row without weight */
@@ -134,7 +133,7 @@ static void finish_row(const lao *local, const lao_forward_args *args, const lao
     const double inverse = sum == 0 ? 0 : 1 / sum; /* a row that saw nothing; NaN stays */
     const real weight = (real)(factor * inverse);
     for (int64_t x = 0; x < local->shape.value_dim; x++) w->row[x] *= weight;
-    row_store(dtype, w->row, local->shape.value_dim, tensor_row(&args->o, dtype, block->b, i, h), false, w->old);
+    row_store(dtype, w->row, local->shape.value_dim, tensor_row(&args->o, dtype, b, i, h), false, w->old);
     if (args->lse) ((real *)args->lse)[at] = (real)((sum == 0 ? none : m * c + base_log(sum)) / UNIT);
     if (args->stats) {
         real *stats = (real *)args->stats + 2 * at;
@@ -143,16 +142,79 @@ static void finish_row(const lao *local, const lao_forward_args *args, const lao
     }
 }
 
+/* One row of a running result. */
+typedef struct state_row {
+    real *acc, *ms;
+} state_row;
+INLINE state_row state_row_at(const lao *local, const lao_state *state, int64_t at) {
+    return (state_row){(real *)state->acc + at * local->shape.value_dim, (real *)state->ms + 2 * at};
+}
+
+/* into = into (+) (acc, m, sum): safe for -inf on either side and both, for gaps of any size, and NaN stays NaN. */
+KERNEL void fold_row(const lao *local, state_row into, const real *acc, real m, real sum) {
+    const real old = into.ms[0], top = m > old ? m : old;
+    if (top == -(real)INFINITY) return; /* nothing seen so far, and nothing now */
+    const double c = score_factor(local);
+    const real keep = (real)base_exp((double)(old - top) * c), add = (real)base_exp((double)(m - top) * c);
+    into.ms[0] = top;
+    into.ms[1] = into.ms[1] * keep + sum * add;
+    for (int64_t x = 0; x < local->shape.value_dim; x++) into.acc[x] = into.acc[x] * keep + acc[x] * add;
+}
+
+static void store_row(const lao *local, const lao_forward_args *args, int64_t b, int64_t h, int64_t i, real m, real sum,
+                      const forward_work *w) {
+    const state_row row = state_row_at(local, &args->state, (b * local->shape.q_heads + h) * local->shape.q_tokens + i);
+    if (args->fresh) {
+        row.ms[0] = m, row.ms[1] = sum;
+        memcpy(row.acc, w->row, (size_t)local->shape.value_dim * sizeof(real));
+    } else {
+        fold_row(local, row, w->row, m, sum);
+    }
+}
+
+/* The rows of a block: written, or folded into the running result. */
 static void forward_finish(const lao *local, const lao_forward_args *args, const lao_block *block, forward_work *w) {
     const panels p = panels_of(block);
     const int64_t dv = lao_round_up(local->shape.value_dim, GROUP);
     for (int64_t r = 0; r < p.rows; r++) {
         const int64_t index = r / PANEL, lane = r % PANEL, width = panel_vectors(p, index) * LANES;
+        const int64_t h = row_head(block, r), i = row_query(block, r);
         const real *o = w->o + index * PANEL * dv + lane;
         for (int64_t x = 0; x < local->shape.value_dim; x++) w->row[x] = o[x * width];
-        finish_row(local, args, block, r, (double)w->m[r], (double)w->sum[r], w);
+        if (args->state.acc)
+            store_row(local, args, block->b, h, i, w->m[r], w->sum[r], w);
+        else
+            finish_row(local, args, block->b, h, i, (double)w->m[r], (double)w->sum[r], w);
     }
 }
+
+/* ---- between rounds ---------------------------------------------------------------------------------------------- */
+
+static void state_fold(const lao *local, const lao_state *into, const lao_state *from, int64_t first, int64_t last) {
+    for (int64_t at = first; at < last; at++) {
+        const state_row row = state_row_at(local, from, at);
+        fold_row(local, state_row_at(local, into, at), row.acc, row.ms[0], row.ms[1]);
+    }
+}
+
+static void state_finish(const lao *local, const lao_forward_args *args, const lao_state *state, const lao_state *other,
+                         int64_t first, int64_t last, void *work) {
+    const lao_shape *s = &local->shape;
+    forward_work w;
+    forward_carve(local, work, &w);
+    for (int64_t at = first; at < last; at++) {
+        const state_row row = state_row_at(local, state, at);
+        if (other) {
+            const state_row more = state_row_at(local, other, at);
+            fold_row(local, row, more.acc, more.ms[0], more.ms[1]);
+        }
+        memcpy(w.row, row.acc, (size_t)s->value_dim * sizeof(real));
+        finish_row(local, args, at / (s->q_heads * s->q_tokens), at / s->q_tokens % s->q_heads, at % s->q_tokens,
+                   (double)row.ms[0], (double)row.ms[1], &w);
+    }
+}
+
+/* ---- tasks ------------------------------------------------------------------------------------------------------- */
 
 static void forward_panels(const lao *local, const lao_forward_args *args, const lao_block *block, forward_work *w,
                            const lao_shelf *shelf, lao_run *run) {

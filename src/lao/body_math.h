@@ -92,7 +92,6 @@ INLINE bool all_zero(vf sum) {
     return total == 0;
 }
 
-INLINE size_t dtype_bytes(burst_dtype dtype) { return dtype == BURST_F64 ? 8 : dtype == BURST_F32 ? 4 : 2; }
 INLINE vf load_as(const burst_dtype dtype, const char *at) {
 #ifdef SIMD_F64
     (void)dtype;

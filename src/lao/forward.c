@@ -61,6 +61,11 @@ static bool open_shelf(forward_queue *queue, const forward_task_id *t, bool firs
     return true;
 }
 
+/* Nothing to add to the running result. */
+static bool is_idle(const lao_forward_args *args, const lao_block *block) {
+    return args->state.acc && !args->fresh && block->count == 0;
+}
+
 static void work_on(forward_queue *queue, char *work) {
     lao *local = queue->local;
     const lao_cut *cut = &local->forward;
@@ -70,6 +75,7 @@ static void work_on(forward_queue *queue, char *work) {
         const forward_task_id t = task_of(queue, n, cut->chunks, queue->together);
         lao_block block = lao_block_of(local, cut, t.b, t.g, t.head_task, t.tile, t.chunk);
         block.together = lao_min(queue->together, local->shape.kv_heads - t.g);
+        const bool idle = is_idle(queue->args, &block);
         char *partial = local->partials + (size_t)(t.block * cut->chunks + t.chunk) * local->partial_stride;
         lao_shelf shelf;
         if (queue->alone) {
@@ -78,21 +84,23 @@ static void work_on(forward_queue *queue, char *work) {
         } else if (!open_shelf(queue, &t, n % queue->per_head == 0, &shelf)) {
             return;
         }
-        local->kernels->forward(local, queue->args, &block, work, cut->chunks > 1 ? partial : NULL,
-                                queue->few ? NULL : &shelf, queue->run);
+        if (!idle) {
+            local->kernels->forward(local, queue->args, &block, work, cut->chunks > 1 ? partial : NULL,
+                                    queue->few ? NULL : &shelf, queue->run);
+        }
         if (!queue->alone) __atomic_sub_fetch(&local->left[t.head % local->forward_slots], 1, __ATOMIC_RELEASE);
     }
 }
 
 burst_status lao_forward(lao *local, const lao_forward_args *args) {
     const lao_cut *cut = &local->forward;
-    const int64_t blocks = local->shape.batch * local->shape.kv_heads * cut->head_tasks * cut->tiles;
+    const int64_t blocks = lao_blocks(&local->shape, cut);
     lao_run run = {.pulse = args->pulse, .total = local->pairs * (double)local->shape.q_heads};
     forward_queue queue = {.local = local, .args = args, .run = &run};
     if (local->shape.q_tokens == 0) return BURST_OK;
     /* Backward takes its scores from the panels' products, bit for bit, or large scores would not fit their statistics:
      * a forward with statistics must do the same. */
-    queue.few = cut->rows <= LAO_FEW_ROWS && !args->stats;
+    queue.few = cut->rows <= LAO_FEW_ROWS && !args->exact;
     queue.alone = local->forward_slots == 0;
     queue.per_head = cut->head_tasks * cut->tiles * cut->chunks;
     queue.together = queue.few ? cut->together : 1;
@@ -109,6 +117,7 @@ burst_status lao_forward(lao *local, const lao_forward_args *args) {
                 const forward_task_id t = task_of(&queue, n, 1, 1);
                 const lao_block block = lao_block_of(local, cut, t.b, t.g, t.head_task, t.tile, 0);
                 const char *partials = local->partials + (size_t)(t.block * cut->chunks) * local->partial_stride;
+                if (is_idle(args, &block)) continue;
                 local->kernels->forward_merge(local, args, &block, work, partials, local->partial_stride);
             }
         }

@@ -96,11 +96,22 @@ typedef struct lao_kernels {
     /* writes d_k and d_v of keys of one tile; touched: the sums hold something */
     void (*backward_keys)(const lao *local, const lao_backward_args *args, int64_t b, int64_t g, int64_t tile,
                           bool touched, void *work, const void *sums);
+    /* between rounds; rows are numbered through [batch][heads][tokens] */
+    void (*state_fold)(const lao *local, const lao_state *into, const lao_state *from, int64_t first, int64_t last);
+    void (*state_finish)(const lao *local, const lao_forward_args *args, const lao_state *state, const lao_state *other,
+                         int64_t first, int64_t last, void *work);
+    /* as lao_dots, of one block; d_sink: NULL, or [block->heads] */
+    void (*backward_dots)(const lao *local, const lao_backward_args *args, const lao_block *block, void *work, void *ms,
+                          void *dots, double *d_sink);
+    void (*rows_store)(const lao *local, const lao_sums *sums, const lao_tensor *out, bool accumulate, int64_t first,
+                       int64_t last, void *work);
+    void (*rows_add)(burst_dtype from_dtype, int64_t count, void *into, const void *from);
 } lao_kernels;
 
 struct lao {
     lao_shape shape;
     lao_options options;
+    unsigned passes;
     const lao_kernels *kernels;
     lao_cut forward, backward;
     int64_t key_tiles; /* of the backward pass */
@@ -109,8 +120,11 @@ struct lao {
     int64_t *order; /* forward: the tiles of each list, longest first */
     double pairs;   /* of one head, all batch rows */
     /* one allocation for the index and order, one for the rest */
-    size_t bytes, work_stride, partial_stride, sums_stride, packed_stride;
-    void *tables, *memory;
+    size_t work_stride, partial_stride, sums_stride, packed_stride;
+    void *tables;
+    /* of the first round only: how many there are, bytes of all, and the memory that all take turns in */
+    size_t count, bytes;
+    void *memory;
     /* carved from memory */
     char *work;               /* [threads][work_stride] */
     char *partials;           /* [block][chunk][partial_stride] */
@@ -125,6 +139,7 @@ struct lao {
 };
 
 /* pass-independent helpers of lao.c */
+int64_t lao_blocks(const lao_shape *shape, const lao_cut *cut);
 lao_block lao_block_of(const lao *local, const lao_cut *cut, int64_t b, int64_t g, int64_t head_task, int64_t tile,
                        int64_t chunk);
 /* does the block meet any key first .. last-1? */

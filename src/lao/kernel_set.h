@@ -20,5 +20,6 @@
         .forward_partial = forward_partial, .backward_partial = backward_partial, .sums_bytes = sums_bytes,            \
         .packed_bytes = packed_bytes, .forward = forward_task, .forward_merge = forward_merge,                         \
         .backward = backward_task, .backward_merge = backward_merge, .backward_keys = backward_keys, .exp_of = exp_of, \
-        .tanh_of = tanh_of,                                                                                            \
+        .tanh_of = tanh_of, .state_fold = state_fold, .state_finish = state_finish, .backward_dots = backward_dots,    \
+        .rows_store = rows_store, .rows_add = rows_add,                                                                \
     }

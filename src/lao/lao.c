@@ -222,18 +222,17 @@ static void take_tables(lao *local, ruler *r) {
     local->order = take(r, s->list_count * local->forward.tiles, sizeof(int64_t));
 }
 
-static int64_t blocks_of(const lao_shape *s, const lao_cut *cut) {
+int64_t lao_blocks(const lao_shape *s, const lao_cut *cut) {
     return s->batch * s->kv_heads * cut->head_tasks * cut->tiles;
 }
 
 static void take_memory(lao *local, ruler *r) {
     const lao_shape *s = &local->shape;
-    const unsigned passes = local->options.passes;
-    const bool forward = passes & BURST_PASS_FORWARD, backward = passes & BURST_PASS_BACKWARD;
+    const bool forward = local->passes & BURST_PASS_FORWARD, backward = local->passes & BURST_PASS_BACKWARD;
     const int64_t threads = local->options.threads;
     int64_t partials_f = 0, partials_b = 0;
-    if (forward && local->forward.chunks > 1) partials_f = blocks_of(s, &local->forward) * local->forward.chunks;
-    if (backward && local->backward.chunks > 1) partials_b = blocks_of(s, &local->backward) * local->backward.chunks;
+    if (forward && local->forward.chunks > 1) partials_f = lao_blocks(s, &local->forward) * local->forward.chunks;
+    if (backward && local->backward.chunks > 1) partials_b = lao_blocks(s, &local->backward) * local->backward.chunks;
     const int64_t shelves = local->forward_slots * local->forward_key_tiles;
     const int64_t tiles_f = !forward ? 0 : local->forward_slots ? shelves : threads;
     const int64_t tiles_b = backward ? local->slots * local->key_tiles : 0;
@@ -248,7 +247,7 @@ static void take_memory(lao *local, ruler *r) {
     local->issued = take(r, local->slots * local->key_tiles, sizeof(int32_t));
     local->passed = take(r, local->slots * local->key_tiles, sizeof(int32_t));
     local->turn = take(r, threads * local->key_tiles, sizeof(int32_t));
-    local->d_sink = take(r, s->sink ? blocks_of(s, &local->backward) * local->backward.chunks : 0,
+    local->d_sink = take(r, s->sink ? lao_blocks(s, &local->backward) * local->backward.chunks : 0,
                          (size_t)local->backward.heads * sizeof(double));
 }
 
@@ -259,14 +258,14 @@ static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 static int64_t forward_slots(const lao *local) {
     const lao_cut *cut = &local->forward;
     const int64_t tasks = cut->head_tasks * cut->tiles * cut->chunks;
-    if (!(local->options.passes & BURST_PASS_FORWARD) || cut->head_tasks * cut->tiles == 1) return 0;
+    if (!(local->passes & BURST_PASS_FORWARD) || cut->head_tasks * cut->tiles == 1) return 0;
     return lao_min(local->shape.batch * local->shape.kv_heads, ceil_div(local->options.threads, tasks) + 1);
 }
 
 static void measure(lao *local) {
     const lao_kernels *k = local->kernels;
-    const bool forward = local->options.passes & BURST_PASS_FORWARD;
-    const bool backward = local->options.passes & BURST_PASS_BACKWARD;
+    const bool forward = local->passes & BURST_PASS_FORWARD;
+    const bool backward = local->passes & BURST_PASS_BACKWARD;
     local->key_tiles = ceil_div(lao_max(local->shape.k_tokens, 1), local->backward.k_tile);
     local->slots = lao_min(local->options.threads, local->shape.batch * local->shape.kv_heads);
     local->forward_key_tiles = ceil_div(lao_max(local->shape.k_tokens, 1), local->forward.k_tile);
@@ -321,75 +320,92 @@ static burst_status make_tables(lao *local, size_t limit, size_t *bytes) {
     return order_tiles(local);
 }
 
-static burst_status make_memory(lao *local, size_t tables) {
-    const lao_options *o = &local->options;
-    ruler r = {NULL, 0, false};
-    size_t total = 0;
-    measure(local);
-    take_memory(local, &r);
-    if (r.over || !base_add(r.used, tables, &local->bytes) || !base_add(local->bytes, sizeof *local, &local->bytes) ||
-        !base_add(local->bytes, o->memory_used, &total))
+/* The largest of the rounds' workspaces serves all. */
+static burst_status make_memory(lao *first, size_t tables) {
+    const lao_options *o = &first->options;
+    size_t most = 0, total = 0;
+    bool fits = true;
+    for (size_t n = 0; n < first->count; n++) {
+        ruler r = {NULL, 0, false};
+        measure(first + n);
+        take_memory(first + n, &r);
+        fits = fits && !r.over;
+        most = larger(most, r.used);
+    }
+    if (!fits || !base_add(most, tables, &first->bytes) ||
+        !base_add(first->bytes, first->count * sizeof *first, &first->bytes) ||
+        !base_add(first->bytes, o->memory_used, &total))
         return base_fail(BURST_MEMORY, "the workspace of this problem does not fit the address space");
     if (total > o->memory_limit) {
         return base_fail(BURST_MEMORY, "the plan needs %zu bytes of workspace, the memory limit is %zu", total,
                          o->memory_limit);
     }
-    r.base = local->memory = base_alloc(r.used);
-    if (!r.base) return base_fail(BURST_MEMORY, "no memory: the plan needs %zu bytes of workspace", total);
-    r.used = 0;
-    take_memory(local, &r);
+    if (o->dry) return BURST_OK;
+    first->memory = base_alloc(most);
+    if (!first->memory) return base_fail(BURST_MEMORY, "no memory: the plan needs %zu bytes of workspace", total);
+    for (size_t n = 0; n < first->count; n++) {
+        ruler r = {first->memory, 0, false};
+        take_memory(first + n, &r);
+    }
     return BURST_OK;
 }
 
-burst_status lao_create(const lao_shape *shape, const lao_options *options, lao **result) {
-    lao *local = base_alloc(sizeof *local);
-    size_t tables = 0;
-    if (!local) return base_fail(BURST_MEMORY, "no memory for a local plan: %zu bytes needed", sizeof *local);
-    memset(local, 0, sizeof *local);
-    local->shape = *shape;
+static burst_status make_round(lao *local, const lao_round *round, const lao_options *options, size_t *tables) {
+    size_t bytes = 0;
+    local->shape = round->shape;
+    local->passes = round->passes;
     local->options = *options;
-    local->kernels = lao_kernels_of(options->isa, shape->dtype);
-    cut_forward(shape, options, &local->forward);
-    cut_backward(shape, &local->backward);
+    local->kernels = lao_kernels_of(options->isa, round->shape.dtype);
+    cut_forward(&local->shape, options, &local->forward);
+    cut_backward(&local->shape, &local->backward);
     burst_status status = check_ranges(local);
-    if (status == BURST_OK) status = make_tables(local, options->memory_limit, &tables);
-    if (status == BURST_OK) status = make_memory(local, tables);
+    if (status == BURST_OK) status = make_tables(local, options->memory_limit, &bytes);
+    *tables += bytes; /* far from overflow: each has been allocated, or is beyond the limit */
+    return status;
+}
+
+burst_status lao_create(const lao_round *rounds, size_t count, const lao_options *options, lao **result) {
+    lao *first = base_alloc(count * sizeof *first);
+    size_t tables = 0;
+    burst_status status = BURST_OK;
+    if (!first) return base_fail(BURST_MEMORY, "no memory for local plans: %zu bytes needed", count * sizeof *first);
+    memset(first, 0, count * sizeof *first);
+    first->count = count;
+    for (size_t n = 0; n < count && status == BURST_OK; n++)
+        status = make_round(first + n, &rounds[n], options, &tables);
+    if (status == BURST_OK) status = make_memory(first, tables);
     if (status != BURST_OK) {
-        lao_free(local);
+        lao_free(first);
         return status;
     }
-    *result = local;
+    *result = first;
     return BURST_OK;
 }
 
-void lao_free(lao *local) {
-    if (!local) return;
-    base_free(local->tables);
-    base_free(local->memory);
-    base_free(local);
+lao *lao_at(lao *first, size_t n) { return first + n; }
+
+void lao_free(lao *first) {
+    if (!first) return;
+    for (size_t n = 0; n < first->count; n++) base_free(first[n].tables);
+    base_free(first->memory);
+    base_free(first);
 }
 
-size_t lao_bytes(const lao *local) { return local->bytes; }
-
-size_t lao_stats_bytes(const lao *local) {
-    const lao_shape *s = &local->shape;
-    const size_t real = s->dtype == BURST_F64 ? sizeof(double) : sizeof(float);
-    return (size_t)(s->batch * s->q_heads * s->q_tokens) * 2 * real;
-}
+size_t lao_bytes(const lao *first) { return first->bytes; }
 
 static int describe_cut(const lao *local, const lao_cut *cut, const char *pass, char *text, size_t size) {
     return snprintf(
         text, size, "%s: tiles of %lld queries x %lld keys, %lld head%s a task, %lld key chunk%s, %lld tasks\n", pass,
         (long long)cut->q_tile, (long long)cut->k_tile, (long long)cut->heads, cut->heads == 1 ? "" : "s",
-        (long long)cut->chunks, cut->chunks == 1 ? "" : "s", (long long)(blocks_of(&local->shape, cut) * cut->chunks));
+        (long long)cut->chunks, cut->chunks == 1 ? "" : "s", (long long)(lao_blocks(&local->shape, cut) * cut->chunks));
 }
 
 size_t lao_describe(const lao *local, char *text, size_t size) {
     size_t used = 0;
     char line[256];
     for (int n = 0; n < 3; n++) {
-        if (n == 1 && !(local->options.passes & BURST_PASS_FORWARD)) continue;
-        if (n == 2 && !(local->options.passes & BURST_PASS_BACKWARD)) continue;
+        if (n == 1 && !(local->passes & BURST_PASS_FORWARD)) continue;
+        if (n == 2 && !(local->passes & BURST_PASS_BACKWARD)) continue;
         if (n == 0) {
             snprintf(line, sizeof line, "kernels: %s, %d lane%s, %d thread%s\n", local->kernels->name,
                      local->kernels->lanes, local->kernels->lanes == 1 ? "" : "s", local->options.threads,

@@ -36,14 +36,20 @@ typedef struct lao_shape {
 typedef struct lao_options {
     int threads; /* >= 1 */
     burst_isa isa;
-    unsigned passes;        /* BURST_PASS_* */
     int64_t q_tile, k_tile; /* 0: chosen */
     size_t memory_limit;    /* bytes that memory_used and lao_create's may be together; SIZE_MAX: no limit */
     size_t
         memory_used; /* bytes of the limit that the caller has taken; the sentence about a small limit counts them in */
+    bool dry;        /* the memory is measured, not taken: nothing can be computed */
 } lao_options;
 
 typedef struct lao lao;
+
+/* One set of rectangles to compute, once or again and again: all of a plan's with one rank, one round of it with more. */
+typedef struct lao_round {
+    lao_shape shape;
+    unsigned passes; /* BURST_PASS_* */
+} lao_round;
 
 /* Resolves BURST_ISA_AUTO (environment, then CPU) or checks the forced one. BURST_INVALID for an unknown name or value,
  * BURST_UNSUPPORTED for a set that this CPU or this build lacks. */
@@ -51,12 +57,13 @@ burst_status lao_choose_isa(burst_isa wanted, burst_isa *chosen);
 const char *lao_isa_name(burst_isa isa); /* NULL if unknown */
 bool lao_isa_built(burst_isa isa);
 
-/* All memory is taken here. options->isa is a chosen one, never AUTO. BURST_MEMORY, with the bytes needed in the sentence,
- * if the limit is too small or memory runs out. */
-burst_status lao_create(const lao_shape *shape, const lao_options *options, lao **result);
-void lao_free(lao *local);
-size_t lao_bytes(const lao *local); /* allocated by lao_create */
-size_t lao_stats_bytes(const lao *local);
+/* A local attention per round, in a row that lao_at numbers; they take turns in one workspace. All memory is taken here.
+ * options->isa is a chosen one, never AUTO. BURST_MEMORY, with the bytes needed in the sentence, if the limit is too small
+ * or memory runs out. */
+burst_status lao_create(const lao_round *rounds, size_t count, const lao_options *options, lao **first);
+lao *lao_at(lao *first, size_t n);
+void lao_free(lao *first);
+size_t lao_bytes(const lao *first); /* allocated by lao_create, for all rounds; if dry: would be */
 /* A few lines: kernels, tiles, tasks, memory. As snprintf. */
 size_t lao_describe(const lao *local, char *text, size_t size);
 
@@ -73,24 +80,57 @@ typedef struct lao_pulse {
     void *user;
 } lao_pulse;
 
+/* A running result: per row the sum of weighted values, the largest raw score and the sum of weights, in reals (f32; f64
+ * for f64). A row that has seen nothing: 0, -inf, 0. */
+typedef struct lao_state {
+    void *acc; /* [batch][q_heads][q_tokens][value_dim] */
+    void *ms;  /* [batch][q_heads][q_tokens][2] */
+} lao_state;
+
 typedef struct lao_forward_args {
     lao_tensor q, k, v, o;
     const void *sink; /* [q_heads], f32 or f64; NULL without a sink */
     void *lse;        /* [batch][q_heads][q_tokens] or NULL */
     void *stats;      /* or NULL */
+    lao_state state; /* acc not NULL: the rows are folded into it, and o, lse, stats and sink are left for lao_finish */
+    bool fresh;      /* what is in the state does not count */
+    /* Backward will use the statistics: scores come from the same products as there, bit for bit, or large ones would not
+     * fit. Else a few rows take a faster way. */
+    bool exact;
     lao_pulse pulse;
 } lao_forward_args;
 
 typedef struct lao_backward_args {
     lao_tensor q, k, v, o, d_o;
-    const void *sink, *lse, *stats; /* one of lse and stats; stats is preferred */
-    lao_tensor d_q, d_k, d_v;       /* data NULL: skipped */
-    void *d_sink;                   /* or NULL */
-    bool accumulate;
+    const void *sink, *lse, *stats;   /* one of lse and stats; stats is preferred */
+    const void *dots;                 /* [batch][q_heads][q_tokens] reals from lao_dots, or NULL: D is taken from o */
+    lao_tensor d_q, d_k, d_v;         /* data NULL: skipped */
+    bool wide;                        /* gradients are reals, whatever the tensors are */
+    void *d_sink;                     /* or NULL */
+    double *sink_sums;                /* or NULL: [q_heads], d_sink is added here instead, as far as lao_dots has not */
+    bool accumulate_q, accumulate_kv; /* _q: d_q and d_sink, _kv: d_k and d_v; else overwritten */
     lao_pulse pulse;
 } lao_backward_args;
 
 burst_status lao_forward(lao *local, const lao_forward_args *args);
 burst_status lao_backward(lao *local, const lao_backward_args *args);
+
+/* ---- between rounds: all rows of the local's shape, on all its threads ------------------------------------------- */
+
+/* into = into (+) from */
+void lao_fold(lao *local, const lao_state *into, const lao_state *from);
+/* The result of state (+) other (NULL: of state alone): o, lse, stats, with the sink. */
+void lao_finish(lao *local, const lao_state *state, const lao_state *other, const lao_forward_args *args);
+/* Before rounds of backward: stats or lse -> ms, [batch][q_heads][q_tokens][2]; rowsum(o * d_o) -> dots; sink_sums (or
+ * NULL) += what o tells of d_sink: all of it, but in 16 bits nothing, there the rounds tell. */
+void lao_dots(lao *local, const lao_backward_args *args, void *ms, void *dots, double *sink_sums);
+/* Reals of one side, [batch][heads][tokens][dim]. */
+typedef struct lao_sums {
+    int64_t heads, tokens, dim;
+    const void *sums, *other; /* their sum is meant; other may be NULL */
+} lao_sums;
+void lao_store(lao *local, const lao_sums *sums, const lao_tensor *out, bool accumulate);
+/* into += from; reals, but from narrow: elements */
+void lao_add(lao *local, bool narrow, int64_t count, void *into, const void *from);
 
 #endif

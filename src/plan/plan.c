@@ -1,35 +1,11 @@
-/* plan.c - knows a whole problem made ready: its rectangles, its local attention, its memory, its description.
- * One idea: a slice that meets a span of queries and a span of keys is one rectangle. With one rank each side is one
- * span (begin 0, stride 1), so a slice is a rectangle as it stands; ranks only add spans to intersect with.
- * Does not compute, and allocates nothing after plan_create. */
+/* plan.c - knows a whole problem made ready: this rank's tokens, its rounds, its local attention, all memory.
+ * One idea: with one rank the share is everything and the only round is the own block, so one rank is no special case but
+ * for the ring's memory, which it does not have.
+ * Does not compute or send, and allocates nothing after plan_create. */
 #include "plan.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
-
-/* Tokens begin, begin + stride, .. (count of them) of the sequence are the local tokens first, first + 1, .. */
-typedef struct span {
-    int64_t begin, count, stride, first;
-} span;
-
-/* The part of the slice that lies in two spans of stride 1. A slice inside both is never empty. */
-static lao_rect rect_of_slice(const burst_slice *slice, const span *queries, const span *keys) {
-    return (lao_rect){
-        .i0 = queries->first + (slice->q_begin - queries->begin),
-        .ni = slice->q_end - slice->q_begin,
-        .q0 = slice->q_begin,
-        .sq = queries->stride,
-        .j0 = keys->first + (slice->k_begin - keys->begin),
-        .nj = slice->k_end - slice->k_begin,
-        .k0 = slice->k_begin,
-        .sk = keys->stride,
-        .lo = slice->lo,
-        .hi = slice->hi,
-        .diag = slice->diag,
-    };
-}
 
 /* Counted, so that the plan can say what it holds. */
 static void *plan_alloc(burst_plan *plan, size_t count, size_t size) {
@@ -39,47 +15,65 @@ static void *plan_alloc(burst_plan *plan, size_t count, size_t size) {
     return memory;
 }
 
-static burst_status make_rects(burst_plan *plan, const burst_mask *mask) {
-    const size_t rows = mask->batch > 0 ? (size_t)mask->batch : 1;
-    const span queries = {0, mask->q_tokens, 1, 0}, keys = {0, mask->k_tokens, 1, 0};
-    plan->rect_count = mask->starts[rows];
-    plan->rects = plan_alloc(plan, plan->rect_count, sizeof *plan->rects);
-    plan->lists = plan->rects ? plan_alloc(plan, rows, sizeof *plan->lists) : NULL;
-    if (!plan->lists) return base_fail(BURST_MEMORY, "no memory for the plan's %zu rectangles", plan->rect_count);
-    for (size_t i = 0; i < plan->rect_count; i++) plan->rects[i] = rect_of_slice(&mask->slices[i], &queries, &keys);
-    for (size_t row = 0; row < rows; row++)
-        plan->lists[row] = (lao_list){plan->rects + mask->starts[row], mask->starts[row + 1] - mask->starts[row]};
-    plan->shape.lists = plan->lists;
-    plan->shape.list_count = (int64_t)rows;
-    if (!mask_pairs(mask, plan->shape.batch, &plan->pairs))
-        return base_fail(BURST_INVALID,
-                         "batch %" PRId64 " x q_tokens %" PRId64 " x k_tokens %" PRId64
-                         " pairs overflow what can be counted",
-                         plan->shape.batch, mask->q_tokens, mask->k_tokens);
-    return BURST_OK;
+static burst_status count_pairs(burst_plan *plan, const burst_mask *mask) {
+    if (mask_pairs(mask, plan->whole.batch, &plan->pairs)) return BURST_OK;
+    return base_fail(BURST_INVALID,
+                     "batch %" PRId64 " x q_tokens %" PRId64 " x k_tokens %" PRId64
+                     " pairs overflow what can be counted",
+                     plan->whole.batch, mask->q_tokens, mask->k_tokens);
 }
 
 static burst_status copy_alibi(burst_plan *plan) {
-    if (!plan->shape.alibi) return BURST_OK;
-    const size_t heads = (size_t)plan->shape.q_heads;
+    if (!plan->whole.alibi) return BURST_OK;
+    const size_t heads = (size_t)plan->whole.q_heads;
     plan->alibi = plan_alloc(plan, heads, sizeof *plan->alibi);
     if (!plan->alibi) return base_fail(BURST_MEMORY, "no memory for the slopes of %zu heads", heads);
-    memcpy(plan->alibi, plan->shape.alibi, heads * sizeof *plan->alibi);
-    plan->shape.alibi = plan->alibi;
+    memcpy(plan->alibi, plan->whole.alibi, heads * sizeof *plan->alibi);
+    plan->whole.alibi = plan->alibi;
     return BURST_OK;
 }
 
-/* The limit is for all of the plan: what the plan's own data took is told to the local attention, whose sentence then
- * gives the bytes of both. */
-static burst_status make_local(burst_plan *plan) {
-    plan->options.memory_used = plan->own_bytes;
-    return lao_create(&plan->shape, &plan->options, &plan->local);
+static void share_out(burst_plan *plan, const burst_mask *mask, burst_partition partition) {
+    plan->partition = partition != BURST_PARTITION_AUTO ? partition : partition_choose(mask, plan->ranks);
+    plan->balance = plan->ranks > 1 ? partition_balance(mask, plan->partition, plan->ranks) : 1;
+    plan->q = plan_share_of(plan, BURST_SIDE_Q, plan->rank);
+    plan->k = plan_share_of(plan, BURST_SIDE_K, plan->rank);
+    plan->shape = plan->whole;
+    plan->shape.q_tokens = plan->q.tokens;
+    plan->shape.k_tokens = plan->k.tokens;
 }
 
-static burst_status fill_plan(burst_plan *plan, const burst_mask *mask) {
-    burst_status status = make_rects(plan, mask);
+static burst_status make_ring(burst_plan *plan) {
+    plan_memory *m = &plan->memory;
+    if (plan->ranks == 1 || plan->options.dry) return BURST_OK;
+    m->home = base_alloc(m->home_bytes);
+    plan->requests = plan_alloc(plan, 4 * ((size_t)plan->ranks + 1), sizeof *plan->requests);
+    m->wire = m->home && plan->requests ? transport_alloc(plan->transport, m->wire_bytes) : NULL;
+    if (!m->wire)
+        return base_fail(BURST_MEMORY, "no memory for the ring: %zu bytes needed", m->home_bytes + m->wire_bytes);
+    return BURST_OK;
+}
+
+/* d_sink of every rank, and the sum. */
+static burst_status make_sinks(burst_plan *plan) {
+    if (plan->ranks == 1 || !plan->whole.sink || !(plan->passes & BURST_PASS_BACKWARD)) return BURST_OK;
+    plan->sinks = plan_alloc(plan, (size_t)plan->whole.q_heads, sizeof *plan->sinks);
+    if (!plan->sinks)
+        return base_fail(BURST_MEMORY, "no memory for the sinks of %" PRId64 " heads", plan->whole.q_heads);
+    return BURST_OK;
+}
+
+static burst_status fill_plan(burst_plan *plan, const burst_mask *mask, const plan_request *request) {
+    burst_status status = count_pairs(plan, mask);
     if (status == BURST_OK) status = copy_alibi(plan);
-    return status == BURST_OK ? make_local(plan) : status;
+    if (status == BURST_OK) status = make_sinks(plan);
+    if (status != BURST_OK) return status;
+    const size_t rows = mask->batch > 0 ? (size_t)mask->batch : 1;
+    plan->slice_count = mask->starts[rows];
+    plan->list_count = rows;
+    share_out(plan, mask, request->partition);
+    status = route_make(plan, mask, request->sides);
+    return status == BURST_OK ? make_ring(plan) : status;
 }
 
 burst_status plan_create(const plan_request *request, burst_plan **result) {
@@ -96,15 +90,25 @@ burst_status plan_create(const plan_request *request, burst_plan **result) {
     if (!plan) {
         status = base_fail(BURST_MEMORY, "no memory for the %zu bytes of a plan", sizeof *plan);
     } else {
-        *plan = (burst_plan){.shape = request->shape,
+        const burst_transport *t = request->transport;
+        const int ranks = burst_transport_size(t), rank = burst_transport_rank(t);
+        *plan = (burst_plan){.whole = request->shape,
                              .options = request->local,
+                             .passes = request->passes,
+                             .no_overlap = request->no_overlap,
+                             .narrow = request->narrow,
+                             .timeout = request->timeout,
                              .own_bytes = sizeof *plan,
-                             .rank = burst_transport_rank(request->transport),
-                             .ranks = burst_transport_size(request->transport),
+                             .transport = ranks > 1 ? request->transport : NULL,
+                             .rank = rank,
+                             .ranks = ranks,
+                             .report = BURST_REPORT_INIT,
                              .progress = request->progress,
                              .progress_user = request->progress_user,
                              .cancel = request->cancel};
-        status = fill_plan(plan, full ? full : request->mask);
+        plan->options.dry = ranks > 1 && t->dry;
+        plan->lends = ranks > 1 && transport_lends(t, (rank + 1) % ranks);
+        status = fill_plan(plan, full ? full : request->mask, request);
     }
     burst_mask_free(full);
     if (status == BURST_OK)
@@ -114,72 +118,26 @@ burst_status plan_create(const plan_request *request, burst_plan **result) {
     return status;
 }
 
+/* What a broken transport may still touch is not freed. */
 void plan_free(burst_plan *plan) {
     if (!plan) return;
     lao_free(plan->local);
+    base_free(plan->memory.home);
+    if (!plan->stuck) transport_release(plan->transport, plan->memory.wire, plan->memory.wire_bytes);
+    base_free(plan->requests);
+    base_free(plan->sinks);
     base_free(plan->alibi);
     base_free(plan->lists);
     base_free(plan->rects);
+    base_free(plan->steps);
     base_free(plan);
 }
 
-size_t plan_bytes(const burst_plan *plan) { return plan->own_bytes + lao_bytes(plan->local); }
-
-/* ---- description ------------------------------------------------------------------------------------------------- */
-
-/* A text that is cut where it does not fit, and counts on. */
-typedef struct page {
-    char *text;
-    size_t size, length;
-} page;
-
-static char *page_end(const page *p) { return p->length < p->size ? p->text + p->length : NULL; }
-
-static size_t page_room(const page *p) { return p->length < p->size ? p->size - p->length : 0; }
-
-static void print(page *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void print(page *p, const char *format, ...) {
-    va_list list;
-    va_start(list, format);
-    const int length = vsnprintf(page_end(p), page_room(p), format, list);
-    va_end(list);
-    if (length > 0) p->length += (size_t)length;
+size_t plan_bytes(const burst_plan *plan) {
+    return plan->own_bytes + plan->memory.home_bytes + plan->memory.wire_bytes + lao_bytes(plan->local);
 }
 
-static void print_problem(page *p, const lao_shape *s) {
-    static const char *const types[] = {"f32", "bf16", "f16", "f64"};
-    print(p,
-          "problem    %s, batch %" PRId64 ", heads %" PRId64 " on %" PRId64 ", tokens %" PRId64 " x %" PRId64
-          ", dim %" PRId64 " / %" PRId64 ", scale %.9g",
-          types[s->dtype], s->batch, s->q_heads, s->kv_heads, s->q_tokens, s->k_tokens, s->head_dim, s->value_dim,
-          s->scale);
-    if (s->softcap > 0) print(p, ", softcap %.9g", s->softcap);
-    print(p, "%s%s\n", s->alibi ? ", alibi" : "", s->sink ? ", sink" : "");
-}
-
-static void print_mask(page *p, const burst_plan *plan) {
+size_t plan_stats_bytes(const burst_plan *plan) {
     const lao_shape *s = &plan->shape;
-    const double all = (double)s->batch * (double)s->q_tokens * (double)s->k_tokens;
-    print(p, "mask       %zu slice%s", plan->rect_count, plan->rect_count == 1 ? "" : "s");
-    if (s->list_count > 1) print(p, " in %" PRId64 " rows", s->list_count);
-    print(p, ", %" PRId64 " pairs a head", plan->pairs);
-    if (all > 0) print(p, " (%.4g %% of all)", 100.0 * (double)plan->pairs / all);
-    print(p, "\n");
-}
-
-size_t plan_describe(const burst_plan *plan, char *text, size_t size) {
-    page p = {text, text ? size : 0, 0};
-    const bool forward = plan->options.passes & BURST_PASS_FORWARD,
-               backward = plan->options.passes & BURST_PASS_BACKWARD;
-    print_problem(&p, &plan->shape);
-    print_mask(&p, plan);
-    print(&p, "ranks      %d\n", plan->ranks);
-    print(&p, "passes     %s%s%s\n", forward ? "forward" : "", forward && backward ? ", " : "",
-          backward ? "backward" : "");
-    print(&p, "isa        %s\n", lao_isa_name(plan->options.isa));
-    print(&p, "threads    %d\n", plan->options.threads);
-    print(&p, "workspace  %zu bytes\n", plan_bytes(plan));
-    print(&p, "stats      %zu bytes\n", lao_stats_bytes(plan->local));
-    p.length += lao_describe(plan->local, page_end(&p), page_room(&p));
-    return p.length;
+    return (size_t)(s->batch * s->q_heads * s->q_tokens) * 2 * dtype_sum_bytes(s->dtype);
 }

@@ -39,39 +39,148 @@ burst_status slice_find_overlap(const burst_slice *slices, size_t count, bool *f
 /* Pairs of a trimmed slice, added to *pairs; false (and *pairs untouched) if that overflows. */
 bool slice_count_pairs(const burst_slice *slice, int64_t *pairs);
 
+/* ---- partitions -------------------------------------------------------------------------------------------------- */
+
+/* The tokens of one rank on one side. */
+typedef struct plan_share {
+    int count;
+    int64_t tokens;
+    burst_span spans[BURST_SPANS_MAX];
+} plan_share;
+
+plan_share partition_share(burst_partition kind, int64_t tokens, int ranks, int rank);
+/* The rectangles of a list of slices between two shares of equal strides, of local queries first .. last-1 only. Returns
+ * how many; fills rects and adds to *pairs unless NULL. */
+int64_t partition_rects(const burst_slice *slices, size_t count, const plan_share *q, const plan_share *k,
+                        int64_t first, int64_t last, lao_rect *rects, int64_t *pairs);
+/* Allowed pairs of a head over `batch` rows between two shares, of local queries first .. last-1. */
+int64_t partition_pairs(const burst_mask *mask, int64_t batch, const plan_share *q, const plan_share *k, int64_t first,
+                        int64_t last);
+/* How much longer the ring takes than if all ranks always had the same to do: 1 is ideal. */
+double partition_balance(const burst_mask *mask, burst_partition kind, int ranks);
+burst_partition partition_choose(const burst_mask *mask, int ranks);
+
+/* ---- routes ------------------------------------------------------------------------------------------------------ */
+
+/* One thing to compute: this rank's block (a part of it) or a visitor, against what stays at home. */
+typedef struct plan_step {
+    int visitor;          /* the rank whose block it is */
+    int64_t first, last;  /* local queries; all of them but where the own block is parted */
+    int64_t pairs, rects; /* allowed pairs of a head over all batch rows; 0: nothing to compute */
+    size_t local;         /* number of its local attention */
+} plan_step;
+
+/* A pass of the ring: step 0 is (the first part of) the own block, step t visitor rank + t, and a last one the rest of the
+ * own block, which hides the way home of what others have added. One rank: step 0 is all. */
+typedef struct plan_route {
+    burst_side side; /* which travels */
+    plan_step *steps;
+    int count;     /* ranks, + 1 if the own block is parted */
+    int64_t pairs; /* of all steps */
+} plan_route;
+
+/* Parts of what travels lie behind one another, reals first, each [batch][heads][tokens][dim]. */
+typedef struct plan_part {
+    int64_t heads, dim;
+    size_t element;
+} plan_part;
+enum { PLAN_PARTS_MAX = 4 };
+typedef struct plan_set {
+    int count;
+    plan_part parts[PLAN_PARTS_MAX];
+} plan_set;
+
+/* What a visitor brings, and what is added to it on its way. In the order:
+ *   forward  K side: K, V;                     nothing
+ *   forward  Q side: Q;                        acc, (m, sum)
+ *   backward K side: K, V;                     d_k, d_v
+ *   backward Q side: (m, 1/sum), D, Q, d_o;    d_q */
+plan_set route_read_set(const lao_shape *shape, unsigned pass, burst_side side);
+plan_set route_write_set(const lao_shape *shape, unsigned pass, burst_side side, bool narrow);
+size_t route_set_bytes(const plan_set *set, int64_t batch, int64_t tokens);
+
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
 /* What a plan is made from; checked by the caller. */
 typedef struct plan_request {
-    lao_shape shape;        /* defaults resolved; lists are made here; alibi is copied */
+    lao_shape shape;        /* of the whole problem; defaults resolved; lists are made here; alibi is copied */
     const burst_mask *mask; /* NULL: full */
-    const burst_transport *transport;
+    burst_transport *transport;
     lao_options local; /* isa is chosen; the memory limit is that of the whole plan */
+    unsigned passes;   /* BURST_PASS_* */
+    burst_partition partition;
+    burst_side sides[2]; /* forward, backward */
+    bool no_overlap, narrow;
+    double timeout;
     void (*progress)(void *user, double done);
     void *progress_user;
     const volatile int *cancel;
 } plan_request;
 
+/* Memory of the ring, for the pass that needs more. */
+typedef struct plan_memory {
+    size_t home_bytes, wire_bytes;
+    void *home; /* what stays */
+    void *wire; /* what is sent and received */
+} plan_memory;
+
 struct burst_plan {
-    lao_shape shape;
+    lao_shape whole; /* the problem; its lists are not set */
+    lao_shape shape; /* this rank's part of it */
     lao_options options;
+    unsigned passes;
+    burst_partition partition;
+    plan_share q, k;      /* this rank's tokens */
+    plan_route routes[2]; /* forward, backward */
+    plan_step *steps;     /* of both routes */
+    bool no_overlap, narrow, lends;
+    double timeout, balance;
     float *alibi;
     lao_rect *rects;
-    size_t rect_count;
+    size_t rect_count, slice_count, list_count; /* list_count: 1, or one per batch row */
     lao_list *lists;
-    int64_t pairs;
-    size_t own_bytes; /* allocated here, without the local attention's */
+    int64_t pairs;    /* of the whole problem */
+    size_t own_bytes; /* allocated here, without the local attention's and the ring's */
+    size_t local_count;
     lao *local;
+    plan_memory memory;
+    burst_transport *transport; /* NULL: one rank */
     int rank, ranks;
+    transport_request *requests; /* 4 x [ranks + 1] of the ring */
+    double *sinks;               /* [q_heads], iff there are sinks, ranks and a backward pass */
+    bool stuck;                  /* the transport may still touch memory of a failed call */
+    burst_report report;
     void (*progress)(void *user, double done);
     void *progress_user;
     const volatile int *cancel;
     atomic_bool busy; /* a call is running */
 };
 
+static inline int plan_pass_index(unsigned pass) { return pass == BURST_PASS_FORWARD ? 0 : 1; }
+
 burst_status plan_create(const plan_request *request, burst_plan **plan);
 void plan_free(burst_plan *plan);
 size_t plan_bytes(const burst_plan *plan);
+size_t plan_stats_bytes(const burst_plan *plan);
 size_t plan_describe(const burst_plan *plan, char *text, size_t size);
+/* What this rank sends in a pass, by the formula. */
+int64_t plan_wire_bytes(const burst_plan *plan, unsigned pass, burst_side side);
+/* The share of a rank; tokens of a block. */
+plan_share plan_share_of(const burst_plan *plan, burst_side side, int rank);
+
+/* Steps of both passes and their local attentions' shapes: routes.c, for plan.c. */
+burst_status route_make(burst_plan *plan, const burst_mask *mask, const burst_side sides[2]);
+/* Buffers of one pass on this rank; with memory->home and wire NULL it only measures. */
+typedef struct plan_buffers {
+    void *read[2]; /* the own block is packed in the first; visitors come into them in turn, unless they are borrowed */
+    void *write[3]; /* what is added; received in the last, unless borrowed, computed in the others in turn */
+    void *sums;     /* narrow gradients only: reals, of what is added */
+    /* at home */
+    lao_state state;       /* forward */
+    void *ms, *dots;       /* backward: of the own queries */
+    void *d_q, *d_k, *d_v; /* backward: sums so far */
+} plan_buffers;
+void route_buffers(const burst_plan *plan, unsigned pass, const plan_memory *memory, plan_buffers *buffers,
+                   size_t *home_bytes, size_t *wire_bytes);
 
 #endif

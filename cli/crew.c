@@ -1,0 +1,227 @@
+/* crew.c - see crew.h. The only file of the command that knows MPI; without BURST_HAVE_MPI it says that there is none. */
+#include "crew.h"
+#include "need.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#ifdef BURST_HAVE_MPI
+#include "burst_mpi.h"
+#endif
+
+static struct { int mpi, size, rank; } processes = {0, 1, 0};
+
+int crew_is_mpi(void) { return processes.mpi; }
+
+int crew_processes(void) { return processes.size; }
+
+int crew_prints(void) { return processes.rank == 0; }
+
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
+
+typedef struct crew_room {
+    pthread_mutex_t lock;
+    pthread_cond_t turned;
+    int size, waiting;
+    long turn;
+    double *values; /* [size] */
+    burst_transport **transports;
+    burst_status status;
+} crew_room;
+
+static void thread_barrier(crew_room *room) {
+    pthread_mutex_lock(&room->lock);
+    const long turn = room->turn;
+    if (++room->waiting == room->size) {
+        room->waiting = 0;
+        room->turn++;
+        pthread_cond_broadcast(&room->turned);
+    }
+    while (room->turn == turn) pthread_cond_wait(&room->turned, &room->lock);
+    pthread_mutex_unlock(&room->lock);
+}
+
+typedef struct thread_member {
+    pthread_t thread;
+    crew_member me;
+    void (*body)(crew_member *me, void *user);
+    void *user;
+} thread_member;
+
+static void *run_thread(void *user) {
+    thread_member *m = user;
+    m->body(&m->me, m->user);
+    return NULL;
+}
+
+static int run_threads(int size, void (*body)(crew_member *me, void *user), void *user) {
+    crew_room room = {.size = size};
+    thread_member *all = need_array((size_t)size, sizeof *all);
+    room.values = need_array((size_t)size, sizeof *room.values);
+    room.transports = need_array((size_t)size, sizeof(burst_transport *));
+    pthread_mutex_init(&room.lock, NULL);
+    pthread_cond_init(&room.turned, NULL);
+    for (int n = 0; n < size; n++) {
+        all[n] = (thread_member){.me = {n, size, &room}, .body = body, .user = user};
+        if (n > 0 && pthread_create(&all[n].thread, NULL, run_thread, &all[n]) != 0) {
+            fprintf(stderr, "burst: only %d threads of the %d ranks could be started\n", n, size);
+            exit(3); /* the others would wait for ever */
+        }
+    }
+    run_thread(&all[0]);
+    for (int n = 1; n < size; n++) pthread_join(all[n].thread, NULL);
+    pthread_cond_destroy(&room.turned);
+    pthread_mutex_destroy(&room.lock);
+    free(room.transports);
+    free(room.values);
+    free(all);
+    return 0;
+}
+
+static burst_status thread_transport(const crew_member *me, int ranks, burst_transport **transport) {
+    crew_room *room = me->room;
+    thread_barrier(room);
+    if (me->rank == 0) room->status = burst_transport_create_threads(ranks, room->transports);
+    thread_barrier(room);
+    const burst_status status = me->rank < ranks ? room->status : BURST_OK;
+    if (status == BURST_OK && me->rank < ranks) *transport = room->transports[me->rank];
+    thread_barrier(room);
+    return status;
+}
+
+/* ---- MPI --------------------------------------------------------------------------------------------------------- */
+
+/* Processes that a launcher says it started: Open MPI, then MPICH and others that speak PMI. */
+static int launched(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+        const char *value = getenv(names[n]);
+        if (value && atoi(value) > 0) return atoi(value);
+    }
+    return 0;
+}
+
+#ifdef BURST_HAVE_MPI
+static int open_mpi(int started) {
+    int provided = 0;
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) return 3;
+    MPI_Comm_size(MPI_COMM_WORLD, &processes.size);
+    MPI_Comm_rank(MPI_COMM_WORLD, &processes.rank);
+    processes.mpi = 1;
+    if (started > 1 && processes.size == 1) {
+        fprintf(stderr, "burst: %d processes were started by an MPI that this burst was not built for\n", started);
+        return 2;
+    }
+    if (processes.rank > 0 && (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr))) return 3;
+    return 0;
+}
+
+void crew_close(void) {
+    if (processes.mpi) MPI_Finalize();
+}
+
+static void mpi_barrier(void) {
+    MPI_Request request;
+    int done = 0;
+    const struct timespec pause = {0, 200000};
+    MPI_Ibarrier(MPI_COMM_WORLD, &request);
+    for (;;) {
+        MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        if (done) return;
+        nanosleep(&pause, NULL);
+    }
+}
+
+static double mpi_sum(double value) {
+    double sum = 0;
+    mpi_barrier();
+    MPI_Allreduce(&value, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    return sum;
+}
+
+static double mpi_first(double value) {
+    mpi_barrier();
+    MPI_Bcast(&value, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+    return value;
+}
+
+static burst_status mpi_transport(const crew_member *me, int ranks, burst_transport **transport) {
+    MPI_Comm some = MPI_COMM_NULL;
+    MPI_Comm_split(MPI_COMM_WORLD, me->rank < ranks ? 0 : MPI_UNDEFINED, me->rank, &some);
+    if (some == MPI_COMM_NULL) return BURST_OK;
+    const burst_status status = burst_transport_create_mpi(some, transport);
+    MPI_Comm_free(&some);
+    return status;
+}
+#else
+static int open_mpi(int started) {
+    (void)started;
+    fputs("burst: this burst was built without MPI: build it where libopenmpi-dev or libmpich-dev is installed\n",
+          stderr);
+    return 2;
+}
+
+void crew_close(void) {}
+
+static void mpi_barrier(void) {}
+
+static double mpi_sum(double value) { return value; }
+
+static double mpi_first(double value) { return value; }
+
+static burst_status mpi_transport(const crew_member *me, int ranks, burst_transport **transport) {
+    (void)me, (void)ranks, (void)transport;
+    return BURST_UNSUPPORTED;
+}
+#endif
+
+int crew_open(crew_kind wanted) {
+    const int started = launched();
+    return wanted == CREW_MPI || (wanted == CREW_AUTO && started > 0) ? open_mpi(started) : 0;
+}
+
+/* ---- either ------------------------------------------------------------------------------------------------------ */
+
+int crew_run(int size, void (*body)(crew_member *me, void *user), void *user) {
+    if (!processes.mpi) return run_threads(size, body, user);
+    crew_member me = {processes.rank, processes.size, NULL};
+    body(&me, user);
+    return 0;
+}
+
+void crew_barrier(const crew_member *me) {
+    if (me->room)
+        thread_barrier(me->room);
+    else
+        mpi_barrier();
+}
+
+static double *post_value(const crew_member *me, double value) {
+    me->room->values[me->rank] = value;
+    thread_barrier(me->room);
+    return me->room->values;
+}
+
+double crew_sum(const crew_member *me, double value) {
+    double sum = 0;
+    if (!me->room) return mpi_sum(value);
+    const double *values = post_value(me, value);
+    for (int n = 0; n < me->size; n++) sum += values[n];
+    thread_barrier(me->room);
+    return sum;
+}
+
+double crew_first(const crew_member *me, double value) {
+    if (!me->room) return mpi_first(value);
+    const double first = post_value(me, value)[0];
+    thread_barrier(me->room);
+    return first;
+}
+
+burst_status crew_transport(const crew_member *me, int ranks, burst_transport **transport) {
+    *transport = NULL;
+    if (ranks == 1) return BURST_OK;
+    return me->room ? thread_transport(me, ranks, transport) : mpi_transport(me, ranks, transport);
+}

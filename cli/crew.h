@@ -1,0 +1,33 @@
+/* crew.h - who computes: this process alone, ranks that are its threads, or the processes that mpirun started.
+ * The members of a crew all run the same function; any first few of them can be the ranks of a transport. */
+#ifndef CLI_CREW_H
+#define CLI_CREW_H
+
+#include "burst.h"
+
+typedef enum crew_kind { CREW_AUTO, CREW_THREADS, CREW_MPI } crew_kind;
+
+/* Once, before any other. Under mpirun, or if MPI is wanted, all processes open MPI, and all but the first fall silent.
+ * 0, or an exit code after a sentence on stderr. */
+int crew_open(crew_kind wanted);
+void crew_close(void);
+int crew_is_mpi(void);
+int crew_processes(void); /* under MPI; else 1 */
+int crew_prints(void);    /* 1 in the process that does */
+
+typedef struct crew_member {
+    int rank, size;
+    struct crew_room *room; /* what threads share */
+} crew_member;
+
+/* body on `size` members: threads of this process, or (under MPI) all processes, however many are asked for. 0, or an exit
+ * code after a sentence on stderr. */
+int crew_run(int size, void (*body)(crew_member *me, void *user), void *user);
+/* All members wait for each other, asleep: those who compute have the cores. */
+void crew_barrier(const crew_member *me);
+double crew_sum(const crew_member *me, double value);   /* over all members */
+double crew_first(const crew_member *me, double value); /* the first member's */
+/* All members call it; the first `ranks` get a transport of so many ranks (NULL for 1). */
+burst_status crew_transport(const crew_member *me, int ranks, burst_transport **transport);
+
+#endif

@@ -1,0 +1,31 @@
+/* call.h - one call on its way, shared by the files of this folder: who listens, what was done, what broke it. */
+#ifndef BURST_CALL_H
+#define BURST_CALL_H
+
+#include "gao.h"
+
+typedef struct gao_call {
+    burst_plan *plan;
+    double said, last;   /* when progress was called last, and with what */
+    double before, step; /* pairs met in earlier rounds, and of this round, as shares of all */
+    burst_status status; /* of what broke it between tiles */
+    /* between tiles and while waiting; NULL: nothing to do */
+    burst_status (*carry)(void *user);
+    void *user;
+} gao_call;
+
+gao_call call_begin(burst_plan *plan);
+/* The pulse of a local attention in this call; no pulse at all if nobody listens. */
+lao_pulse call_pulse(gao_call *call);
+/* What a stopped local attention means. */
+burst_status call_status(const gao_call *call, burst_status status);
+bool call_cancelled(const burst_plan *plan);
+burst_status call_say_cancelled(void);
+
+burst_status ring_forward(burst_plan *plan, const lao_forward_args *args, unsigned flags);
+burst_status ring_backward(burst_plan *plan, const lao_backward_args *args, unsigned flags);
+
+/* Flags of gao_agree: what some rank wants of a call. */
+enum { CALL_EXACT = 1u, CALL_SINK = 2u };
+
+#endif

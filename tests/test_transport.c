@@ -1,0 +1,435 @@
+/* test_transport.c - transports: what each must do (conform.c), and how ranks that die, stall, disagree, fail or are
+ * cancelled become errors that name them, everywhere, in time, with nothing left behind. */
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "conform.h"
+#include "ranks.h"
+
+static void assert_nothing_left(void) {
+    assert_int_equal(base_live_allocations(), 0);
+    assert_int_equal(base_live_bytes(), 0);
+}
+
+/* ---- conformance ------------------------------------------------------------------------------------------------- */
+
+static burst_status conform_rank(burst_transport *t, void *user) {
+    int *wrong = user;
+    __atomic_add_fetch(wrong, conform_run(t, (size_t)33 << 20), __ATOMIC_RELAXED);
+    return BURST_OK;
+}
+
+static void test_threads_conform(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= 8; ranks++) {
+        int wrong = 0;
+        assert_int_equal(burst_threads_run(ranks, conform_rank, &wrong), BURST_OK);
+        assert_int_equal(wrong, 0);
+    }
+    assert_nothing_left();
+}
+
+/* ---- a carrier that fails when told ------------------------------------------------------------------------------ */
+
+/* Stands between the library and the threads' carrier; fails the k-th post of one rank, or never lends. */
+typedef struct meddler {
+    burst_transport *inner;
+    int64_t posts, fail_at; /* 0: never */
+} meddler;
+
+static burst_status meddle(meddler *m) {
+    if (++m->posts != m->fail_at) return BURST_OK;
+    return burst_carrier_fail(BURST_TRANSPORT, "the cable was cut");
+}
+
+static burst_status meddler_send(void *self, int peer, int channel, const void *from, size_t bytes, uint64_t *ticket) {
+    meddler *m = self;
+    const burst_status status = meddle(m);
+    return status ? status : m->inner->carrier.send(m->inner->self, peer, channel, from, bytes, ticket);
+}
+
+static burst_status meddler_receive(void *self, int peer, int channel, void *to, size_t bytes, uint64_t *ticket) {
+    meddler *m = self;
+    const burst_status status = meddle(m);
+    return status ? status : m->inner->carrier.receive(m->inner->self, peer, channel, to, bytes, ticket);
+}
+
+static burst_status meddler_test(void *self, uint64_t ticket, int *done) {
+    const meddler *m = self;
+    return m->inner->carrier.test(m->inner->self, ticket, done);
+}
+
+static int meddler_cancel(void *self, uint64_t ticket) {
+    const meddler *m = self;
+    return m->inner->carrier.cancel(m->inner->self, ticket);
+}
+
+static void meddler_give_back(void *self, uint64_t ticket) { (void)self, (void)ticket; }
+
+static burst_status meddler_open(meddler *m, burst_transport *inner, burst_transport **out) {
+    burst_carrier carrier = BURST_CARRIER_INIT;
+    m->inner = inner;
+    transport_watch_close(inner); /* its notes would meet ours */
+    carrier.send = meddler_send, carrier.receive = meddler_receive;
+    carrier.test = meddler_test, carrier.cancel = meddler_cancel;
+    return burst_transport_create_custom(&carrier, m, inner->rank, inner->size, inner->size, out);
+}
+
+static burst_status conform_custom(burst_transport *inner, void *user) {
+    int *wrong = user;
+    meddler m = {.fail_at = 0};
+    burst_transport *t = NULL;
+    const burst_status status = meddler_open(&m, inner, &t);
+    if (status == BURST_OK) __atomic_add_fetch(wrong, conform_run(t, (size_t)5 << 20), __ATOMIC_RELAXED);
+    burst_transport_free(t);
+    return status;
+}
+
+static void test_custom_conforms(void **state) {
+    (void)state;
+    for (int ranks = 2; ranks <= 5; ranks++) {
+        int wrong = 0;
+        assert_int_equal(burst_threads_run(ranks, conform_custom, &wrong), BURST_OK);
+        assert_int_equal(wrong, 0);
+    }
+    assert_nothing_left();
+}
+
+/* ---- calls that fail --------------------------------------------------------------------------------------------- */
+
+enum { TOKENS = 120, HEADS = 2, DIM = 8 };
+
+/* One rank of a small problem, with a fault of its own. */
+typedef enum fault {
+    FAULT_NONE,
+    FAULT_POST,     /* the k-th post fails */
+    FAULT_DIE,      /* leaves before the call */
+    FAULT_STALL,    /* sleeps before the call */
+    FAULT_ARGUMENT, /* NULL where data is needed */
+    FAULT_PROBLEM,  /* another head_dim */
+    FAULT_OPTIONS,  /* a refused option */
+    FAULT_CANCEL,   /* its cancel flag is set */
+    FAULT_CANCEL_LATE
+} fault;
+
+typedef struct scene {
+    int ranks, culprit;
+    fault fault;
+    int64_t fail_at;
+    int custom; /* the copying carrier */
+    double timeout;
+    burst_side side;
+    burst_status status[8];
+    char sentence[8][256];
+    double seconds[8];
+    int broke; /* calls that came after the failure and were not refused */
+} scene;
+
+typedef struct member {
+    scene *scene;
+    int rank;
+    volatile int cancel;
+    int64_t pulses;
+} member;
+
+static void cancel_later(void *user, double done) {
+    member *m = user;
+    if (done > 0.3) m->cancel = 1;
+}
+
+static burst_status run_calls(burst_plan *plan, member *m) {
+    scene *s = m->scene;
+    const bool guilty = m->rank == s->culprit;
+    const size_t n = (size_t)burst_plan_tokens(plan, BURST_SIDE_Q), all = n * HEADS * DIM;
+    float *arrays[9];
+    for (int i = 0; i < 9; i++) {
+        arrays[i] = malloc((all + 1) * sizeof(float));
+        for (size_t x = 0; x < all; x++) arrays[i][x] = (float)sin((double)(x * (size_t)(i + 1)));
+    }
+    void *stats = malloc(burst_plan_stats_bytes(plan) + 1);
+    burst_forward_args f = BURST_FORWARD_ARGS_INIT;
+    f.q.data = arrays[0], f.k.data = arrays[1], f.v.data = arrays[2], f.o.data = arrays[3], f.stats = stats;
+    burst_backward_args b = BURST_BACKWARD_ARGS_INIT;
+    b.q = f.q, b.k = f.k, b.v = f.v, b.o.data = f.o.data, b.d_o.data = arrays[4], b.stats = stats;
+    b.d_q.data = arrays[5], b.d_k.data = arrays[6], b.d_v.data = arrays[7];
+    if (guilty && s->fault == FAULT_STALL) usleep((useconds_t)(s->timeout * 3e6));
+    if (guilty && s->fault == FAULT_ARGUMENT) f.q.data = NULL;
+    if (guilty && s->fault == FAULT_CANCEL) m->cancel = 1;
+    burst_status status = burst_forward(plan, &f);
+    if (status == BURST_OK) status = burst_backward(plan, &b);
+    if (status != BURST_OK) {
+        snprintf(s->sentence[m->rank], sizeof s->sentence[m->rank], "%s", burst_last_error());
+        const bool usable = s->fault == FAULT_ARGUMENT || s->fault == FAULT_CANCEL; /* refused before a message */
+        if (!usable && burst_forward(plan, &f) == BURST_OK) __atomic_add_fetch(&s->broke, 1, __ATOMIC_RELAXED);
+        base_fail(status, "%s", s->sentence[m->rank]);
+    }
+    for (int i = 0; i < 9; i++) free(arrays[i]);
+    free(stats);
+    return status;
+}
+
+static burst_status play_on(burst_transport *t, member *m) {
+    scene *s = m->scene;
+    const bool guilty = m->rank == s->culprit;
+    burst_problem problem = BURST_PROBLEM_INIT;
+    burst_options options = BURST_OPTIONS_INIT;
+    burst_plan *plan = NULL;
+    problem.q_heads = HEADS;
+    problem.q_tokens = problem.k_tokens = TOKENS;
+    problem.head_dim = guilty && s->fault == FAULT_PROBLEM ? DIM + 1 : DIM;
+    options.threads = guilty && s->fault == FAULT_OPTIONS ? -1 : 1;
+    options.timeout = s->timeout;
+    options.side_forward = options.side_backward = s->side;
+    options.cancel = &m->cancel;
+    if (guilty && s->fault == FAULT_CANCEL_LATE) options.progress = cancel_later, options.progress_user = m;
+    burst_status status = burst_plan_create(&problem, t, &options, &plan);
+    if (status == BURST_OK && !(guilty && s->fault == FAULT_DIE)) status = run_calls(plan, m);
+    burst_plan_free(plan);
+    return status;
+}
+
+static burst_status play(burst_transport *inner, void *user) {
+    scene *s = user;
+    const int rank = burst_transport_rank(inner);
+    member m = {.scene = s, .rank = rank};
+    meddler meddling = {.fail_at = rank == s->culprit && s->fault == FAULT_POST ? s->fail_at : 0};
+    burst_transport *t = s->custom ? NULL : inner;
+    burst_status status = s->custom ? meddler_open(&meddling, inner, &t) : BURST_OK;
+    const double since = base_seconds();
+    if (status == BURST_OK) status = play_on(t, &m);
+    s->status[rank] = status;
+    s->seconds[rank] = base_seconds() - since;
+    if (status != BURST_OK) snprintf(s->sentence[rank], sizeof s->sentence[rank], "%s", burst_last_error());
+    if (s->custom) burst_transport_free(t);
+    return status;
+}
+
+static void run_scene(scene *s) { burst_threads_run(s->ranks, play, s); }
+
+static void assert_named(const scene *s, int rank) {
+    char name[16];
+    snprintf(name, sizeof name, "rank %d", s->culprit);
+    if (!strstr(s->sentence[rank], name))
+        fail_msg("fault %d: rank %d does not name rank %d: \"%s\"", (int)s->fault, rank, s->culprit, s->sentence[rank]);
+}
+
+/* The guilty rank has `own`; all others an error that names it. */
+static void check_scene(scene s, burst_status own) {
+    for (s.culprit = 0; s.culprit < s.ranks; s.culprit++) {
+        scene one = s;
+        run_scene(&one);
+        for (int r = 0; r < s.ranks; r++) {
+            if (r == s.culprit) {
+                assert_int_equal(one.status[r], own);
+                continue;
+            }
+            assert_true(one.status[r] == BURST_PEER || one.status[r] == BURST_TRANSPORT);
+            assert_named(&one, r);
+        }
+        assert_int_equal(one.broke, 0);
+    }
+    assert_nothing_left();
+}
+
+static void test_a_refusal_is_everybodys(void **state) {
+    (void)state;
+    for (int ranks = 2; ranks <= 5; ranks++) {
+        check_scene((scene){.ranks = ranks, .fault = FAULT_ARGUMENT, .timeout = 20}, BURST_INVALID);
+        check_scene((scene){.ranks = ranks, .fault = FAULT_OPTIONS, .timeout = 20}, BURST_INVALID);
+        check_scene((scene){.ranks = ranks, .fault = FAULT_CANCEL, .timeout = 20}, BURST_CANCELLED);
+    }
+}
+
+static void test_cancel_on_one_rank(void **state) {
+    (void)state;
+    for (int side = BURST_SIDE_Q; side <= BURST_SIDE_K; side++) {
+        scene s = {.ranks = 3, .fault = FAULT_CANCEL_LATE, .timeout = 20, .side = (burst_side)side, .custom = side & 1};
+        for (s.culprit = 0; s.culprit < 3; s.culprit++) {
+            scene one = s;
+            run_scene(&one);
+            /* a small problem may be over before the flag is seen: then everybody is fine */
+            for (int r = 0; r < 3; r++) {
+                if (one.status[s.culprit] == BURST_OK)
+                    assert_int_equal(one.status[r], BURST_OK);
+                else
+                    assert_int_equal(one.status[r], r == s.culprit ? BURST_CANCELLED : BURST_PEER);
+            }
+        }
+    }
+    assert_nothing_left();
+}
+
+static void test_mismatch_is_told(void **state) {
+    (void)state;
+    for (int ranks = 2; ranks <= 4; ranks++)
+        for (int culprit = 1; culprit < ranks; culprit++) {
+            scene s = {.ranks = ranks, .culprit = culprit, .fault = FAULT_PROBLEM, .timeout = 20};
+            char wanted[64];
+            run_scene(&s);
+            snprintf(wanted, sizeof wanted, "head_dim is 8 on rank 0, 9 on rank %d", culprit);
+            for (int r = 0; r < ranks; r++) {
+                assert_int_equal(s.status[r], BURST_MISMATCH);
+                assert_string_equal(s.sentence[r], wanted);
+            }
+        }
+    assert_nothing_left();
+}
+
+static void test_a_dead_rank_is_named(void **state) {
+    (void)state;
+    for (int ranks = 2; ranks <= 4; ranks++)
+        for (int custom = 0; custom < 2; custom++)
+            for (int culprit = 0; culprit < ranks; culprit++) {
+                scene s = {.ranks = ranks, .culprit = culprit, .fault = FAULT_DIE, .timeout = 20, .custom = custom};
+                run_scene(&s);
+                for (int r = 0; r < ranks; r++) {
+                    if (r == culprit) continue;
+                    assert_true(s.status[r] == BURST_PEER || s.status[r] == BURST_TRANSPORT);
+                    assert_named(&s, r);
+                    assert_true(s.seconds[r] < 10);
+                }
+            }
+    assert_nothing_left();
+}
+
+static void test_a_stalled_rank_is_named(void **state) {
+    (void)state;
+    for (int ranks = 2; ranks <= 5; ranks += 3)
+        for (int culprit = 0; culprit < ranks; culprit += 2) {
+            scene s = {.ranks = ranks, .culprit = culprit, .fault = FAULT_STALL, .timeout = 0.4, .custom = culprit & 1};
+            run_scene(&s);
+            for (int r = 0; r < ranks; r++) {
+                assert_true(s.status[r] == BURST_PEER || s.status[r] == BURST_TRANSPORT);
+                assert_named(&s, r);
+                if (r != culprit) assert_true(s.seconds[r] < 1.15); /* timeout, grace, and a busy machine */
+            }
+            assert_int_equal(s.broke, 0);
+        }
+    assert_nothing_left();
+}
+
+/* The k-th post of one rank fails, for every k until the call is through: all ranks return an error. Only in the very last
+ * agreement, when all outputs are written, a rank may have heard all it needed before another fails to say it. */
+static void test_every_post_can_fail(void **state) {
+    (void)state;
+    for (int ranks = 2; ranks <= 3; ranks++)
+        for (int side = BURST_SIDE_Q; side <= BURST_SIDE_K; side++) {
+            int64_t k = 1, partial = INT64_MAX;
+            for (;; k++) {
+                scene s = {.ranks = ranks,
+                           .culprit = (int)k % ranks,
+                           .fault = FAULT_POST,
+                           .fail_at = k,
+                           .custom = 1,
+                           .timeout = 20,
+                           .side = (burst_side)side};
+                run_scene(&s);
+                int failed = 0;
+                for (int r = 0; r < ranks; r++) failed += s.status[r] != BURST_OK;
+                if (!failed) break; /* there is no k-th post */
+                if (failed < ranks && k < partial) partial = k;
+                assert_true(k < 500);
+            }
+            assert_true(k > 20);
+            assert_true(partial >= k - 2 * (ranks - 1)); /* two posts in each round of the agreement */
+        }
+    assert_nothing_left();
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+typedef struct plan_team {
+    burst_status status[4];
+} plan_team;
+
+static burst_status make_plan(burst_transport *t, void *user) {
+    plan_team *team = user;
+    burst_problem problem = BURST_PROBLEM_INIT;
+    burst_options options = BURST_OPTIONS_INIT;
+    burst_plan *plan = NULL;
+    problem.q_heads = 2, problem.q_tokens = problem.k_tokens = 64, problem.head_dim = 8, problem.sink = 1;
+    options.timeout = 20;
+    const burst_status status = burst_plan_create(&problem, t, &options, &plan);
+    team->status[burst_transport_rank(t)] = status;
+    burst_plan_free(plan);
+    return BURST_OK;
+}
+
+/* The k-th allocation of the process fails, on whichever rank: all return, and nothing is left. */
+static void test_every_allocation_can_fail(void **state) {
+    (void)state;
+    for (int64_t k = 1;; k++) {
+        plan_team team = {{BURST_OK, BURST_OK, BURST_OK, BURST_OK}};
+        base_fail_allocation(k);
+        const burst_status started = burst_threads_run(3, make_plan, &team);
+        base_fail_allocation(0);
+        assert_nothing_left();
+        int failed = 0, memory = started == BURST_MEMORY;
+        for (int r = 0; r < 3; r++) failed += team.status[r] != BURST_OK, memory += team.status[r] == BURST_MEMORY;
+        if (!failed && started == BURST_OK) {
+            assert_true(k > 20);
+            return;
+        }
+        assert_true(started == BURST_MEMORY || failed == 3);
+        assert_int_equal(memory, 1);
+        assert_true(k < 1000);
+    }
+}
+
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
+
+static void test_refusals(void **state) {
+    burst_transport *t = NULL, *many[2];
+    burst_carrier carrier = BURST_CARRIER_INIT;
+    (void)state;
+    assert_int_equal(burst_transport_create_threads(0, many), BURST_INVALID);
+    assert_int_equal(burst_transport_create_threads(2, NULL), BURST_INVALID);
+    assert_int_equal(burst_transport_create_threads(BURST_THREAD_RANKS_MAX + 1, many), BURST_INVALID);
+    assert_int_equal(burst_transport_create_dry(2, 2, &t), BURST_INVALID);
+    assert_int_equal(burst_transport_create_dry(-1, 2, &t), BURST_INVALID);
+    assert_int_equal(burst_transport_create_custom(NULL, NULL, 0, 2, 0, &t), BURST_INVALID);
+    assert_int_equal(burst_transport_create_custom(&carrier, NULL, 0, 2, 0, &t), BURST_INVALID);
+    assert_non_null(strstr(burst_last_error(), "send, receive, test and cancel"));
+    carrier.send = meddler_send, carrier.receive = meddler_receive, carrier.test = meddler_test;
+    carrier.cancel = meddler_cancel;
+    carrier.struct_size = 8;
+    assert_int_equal(burst_transport_create_custom(&carrier, NULL, 0, 2, 0, &t), BURST_INVALID);
+    carrier.struct_size = sizeof carrier;
+    assert_int_equal(burst_transport_create_custom(&carrier, NULL, 0, 2, 3, &t), BURST_INVALID);
+    carrier.close = NULL;
+    carrier.give_back = meddler_give_back;
+    assert_int_equal(burst_transport_create_custom(&carrier, NULL, 0, 2, 0, &t), BURST_INVALID);
+    assert_int_equal(burst_threads_run(0, conform_rank, NULL), BURST_INVALID);
+    assert_int_equal(burst_threads_run(2, NULL, NULL), BURST_INVALID);
+}
+
+static void test_a_dry_plan_only_tells(void **state) {
+    burst_transport *t = NULL;
+    burst_plan *plan = NULL;
+    burst_problem problem = BURST_PROBLEM_INIT;
+    burst_forward_args args = BURST_FORWARD_ARGS_INIT;
+    (void)state;
+    problem.q_heads = 32, problem.q_tokens = problem.k_tokens = 1 << 24, problem.head_dim = 128;
+    assert_int_equal(burst_transport_create_dry(3, 8, &t), BURST_OK);
+    assert_int_equal(burst_plan_create(&problem, t, NULL, &plan), BURST_OK);
+    assert_true(burst_plan_workspace_bytes(plan) > (size_t)1 << 34);
+    assert_true(base_live_bytes() < 1 << 24);
+    assert_int_equal(burst_plan_tokens(plan, BURST_SIDE_K), 1 << 21);
+    assert_int_equal(burst_forward(plan, &args), BURST_UNSUPPORTED);
+    burst_plan_free(plan);
+    burst_transport_free(t);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_threads_conform),           cmocka_unit_test(test_custom_conforms),
+        cmocka_unit_test(test_a_refusal_is_everybodys),   cmocka_unit_test(test_cancel_on_one_rank),
+        cmocka_unit_test(test_mismatch_is_told),          cmocka_unit_test(test_a_dead_rank_is_named),
+        cmocka_unit_test(test_a_stalled_rank_is_named),   cmocka_unit_test(test_every_post_can_fail),
+        cmocka_unit_test(test_every_allocation_can_fail), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_a_dry_plan_only_tells),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
