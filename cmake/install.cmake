@@ -6,6 +6,12 @@ install(TARGETS burst_shared burst_static EXPORT burstTargets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
     ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES include/burst.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+if(BURST_MPI_PACKAGE)
+    # Not in the CMake package: who links it has an MPI, and its own way to find it.
+    install(TARGETS burst_mpi_shared burst_mpi_static
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+    install(FILES include/burst_mpi.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+endif()
 install(TARGETS burst_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(FILES docs/burst.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 

@@ -103,12 +103,15 @@ static burst_status say_difference(int index, int rank, int64_t first, int64_t o
                      rank);
 }
 
-burst_status request_agree(const plan_request *request, burst_status checked) {
+burst_status request_agree(plan_request *request, burst_status checked) {
     burst_transport *t = request->transport;
     const transport_patience patience = {.timeout = request->timeout, .round = -1};
-    unsigned flags = 0;
+    enum { COPIES = 1u };
+    unsigned flags = transport_lends(t, (t->rank + 1) % t->size) ? 0 : COPIES;
     burst_status status = gao_agree(t, &patience, checked, &flags);
     if (status != BURST_OK) return status;
+    /* One link that copies wants its buffers back while others would still be reading them: all lend, or none. */
+    request->lends = !(flags & COPIES);
     const card mine = card_of(request);
     status = transport_agree(t, &mine, sizeof mine, &patience);
     if (status != BURST_OK) return status;

@@ -14,8 +14,9 @@ burst_status backward_check(const burst_plan *plan, const burst_backward_args *a
 burst_status move_check(const burst_plan *plan, burst_side side, int root, size_t token_bytes, const void *whole,
                         const void *local);
 
-/* Do all ranks mean the same? BURST_MISMATCH says what differs. `checked`: what this rank's own checks said. */
-burst_status request_agree(const plan_request *request, burst_status checked);
+/* Do all ranks mean the same? BURST_MISMATCH says what differs. `checked`: what this rank's own checks said. Also finds out
+ * whether all of them lend. */
+burst_status request_agree(plan_request *request, burst_status checked);
 
 /* The bytes of a strided tensor: runs of `run` bytes at address + sum of index * stride; empty if any count is 0. */
 typedef struct overlap_region {

@@ -51,3 +51,9 @@ PROJECT
 } >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 "$work/project/build/with_burst"
 "$work/project/build/with_burst_static"
+
+if [ -e "$prefix/include/burst_mpi.h" ] && command -v mpicc.openmpi >/dev/null; then
+    echo "== libburst_mpi"
+    mpicc.openmpi -o "$work/mpi" "$source/examples/mpi.c" $(pkg-config --cflags --libs burst) -lburst_mpi -lm
+    LD_LIBRARY_PATH=$library mpirun.openmpi --allow-run-as-root --oversubscribe -n 2 "$work/mpi"
+fi

@@ -2,6 +2,7 @@
 #include "ranks.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 
 #include "plan.h"
@@ -437,6 +438,181 @@ static void test_masks_of_others(void **state) {
         }
 }
 
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
+
+enum { MOVE_BATCH = 2, MOVE_TOKENS = 23 };
+
+typedef struct move_team {
+    burst_partition partition;
+    size_t token_bytes;
+    int wrong;
+} move_team;
+
+static unsigned char byte_of(int64_t row, int64_t position, size_t n) {
+    return (unsigned char)(row * 101 + position * 7 + (int64_t)(n * 31) + 3);
+}
+
+/* Whole tensors scattered from a rank and gathered to it come back; shares hold what their positions say. */
+static void move_round(move_team *team, burst_plan *plan, int rank, int root) {
+    const size_t token = team->token_bytes, all = MOVE_BATCH * MOVE_TOKENS * token;
+    const int64_t n = burst_plan_tokens(plan, BURST_SIDE_Q);
+    int64_t positions[MOVE_TOKENS], wrong = 0;
+    unsigned char *whole = malloc(all + 1), *part = malloc((size_t)(MOVE_BATCH * n) * token + 1);
+    unsigned char *back = calloc(all + 1, 1);
+    const bool has = root == -1 || root == rank;
+    for (int64_t t = 0; t < MOVE_BATCH * MOVE_TOKENS; t++)
+        for (size_t x = 0; x < token; x++) whole[(size_t)t * token + x] = byte_of(t / MOVE_TOKENS, t % MOVE_TOKENS, x);
+    wrong += burst_plan_positions(plan, BURST_SIDE_Q, positions) != BURST_OK;
+    wrong += burst_plan_scatter(plan, BURST_SIDE_Q, root, token, has ? whole : NULL, part) != BURST_OK;
+    for (int64_t t = 0; t < MOVE_BATCH * n; t++)
+        for (size_t x = 0; x < token; x++) wrong += part[(size_t)t * token + x] != byte_of(t / n, positions[t % n], x);
+    wrong += burst_plan_gather(plan, BURST_SIDE_Q, root, token, part, has ? back : NULL) != BURST_OK;
+    if (has) wrong += memcmp(whole, back, all) != 0;
+    __atomic_add_fetch(&team->wrong, wrong != 0, __ATOMIC_RELAXED);
+    free(whole);
+    free(part);
+    free(back);
+}
+
+static void check_labels(move_team *team, const burst_plan *plan) {
+    const int64_t n = burst_plan_tokens(plan, BURST_SIDE_Q);
+    int64_t ids[MOVE_BATCH * MOVE_TOKENS], labels[MOVE_BATCH * MOVE_TOKENS], positions[MOVE_TOKENS], wrong = 0;
+    for (int64_t t = 0; t < MOVE_BATCH * MOVE_TOKENS; t++) ids[t] = 1000 + t;
+    wrong += burst_plan_labels(plan, ids, -100, labels) != BURST_OK;
+    wrong += burst_plan_positions(plan, BURST_SIDE_Q, positions) != BURST_OK;
+    for (int64_t t = 0; t < MOVE_BATCH * n; t++) {
+        const int64_t next = positions[t % n] + 1;
+        wrong += labels[t] != (next < MOVE_TOKENS ? 1000 + t / n * MOVE_TOKENS + next : -100);
+    }
+    __atomic_add_fetch(&team->wrong, wrong != 0, __ATOMIC_RELAXED);
+}
+
+static burst_status move_rank(burst_transport *t, void *user) {
+    move_team *team = user;
+    burst_problem problem = BURST_PROBLEM_INIT;
+    burst_options options = BURST_OPTIONS_INIT;
+    burst_plan *plan = NULL;
+    problem.batch = MOVE_BATCH, problem.q_tokens = problem.k_tokens = MOVE_TOKENS, problem.head_dim = 4;
+    options.partition = team->partition;
+    options.timeout = 20;
+    burst_status status = burst_plan_create(&problem, t, &options, &plan);
+    for (int root = -1; root < burst_transport_size(t) && status == BURST_OK; root++)
+        move_round(team, plan, burst_transport_rank(t), root);
+    if (status == BURST_OK) check_labels(team, plan);
+    burst_plan_free(plan);
+    return status;
+}
+
+static void test_tensors_are_moved(void **state) {
+    static const size_t sizes[] = {0, 1, 12, 5000}; /* the last is more than the message memory of this plan */
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks++)
+        for (int kind = BURST_PARTITION_CONTIGUOUS; kind <= BURST_PARTITION_STRIPED; kind++)
+            for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+                move_team team = {(burst_partition)kind, sizes[n], 0};
+                assert_int_equal(burst_threads_run(ranks, move_rank, &team), BURST_OK);
+                assert_int_equal(team.wrong, 0);
+            }
+}
+
+/* ---- other ways -------------------------------------------------------------------------------------------------- */
+
+/* Gradients in 16 bits on the wire: half the bytes of the write set, and errors of a few roundings more. */
+static void test_narrow_gradients(void **state) {
+    ranks_result *wide = malloc(sizeof *wide), *narrow = malloc(sizeof *narrow);
+    (void)state;
+    for (int side = BURST_SIDE_Q; side <= BURST_SIDE_K; side++) {
+        static const char text[] = "b1h2n130d32:causal:bf16";
+        burst_options o = options_of(BURST_PARTITION_ZIGZAG, BURST_SIDE_AUTO, (burst_side)side);
+        const int64_t sides[] = {0, 1};
+        double largest;
+        ranks_run(text, 4, &o, NULL, NULL, wide);
+        o.narrow_gradients = 1;
+        ranks_run(text, 4, &o, NULL, NULL, narrow);
+        ranks_assert_ok(text, wide, 4);
+        ranks_assert_ok(text, narrow, 4);
+        assert_int_equal(2 * narrow->reports[0][1].write_bytes, wide->reports[0][1].write_bytes);
+        assert_true(run_same(&wide->data.o, &narrow->data.o));
+        const data_tensor *pairs[][2] = {{&wide->data.d_q, &narrow->data.d_q}, {&wide->data.d_k, &narrow->data.d_k}};
+        const double far =
+            run_distance(pairs[sides[side == BURST_SIDE_K]][0], pairs[sides[side == BURST_SIDE_K]][1], &largest);
+        assert_true(far > 0 && far <= 4 * 0x1p-8 * largest); /* what travelled is rounded three times */
+        const double same =
+            run_distance(pairs[sides[side == BURST_SIDE_Q]][0], pairs[sides[side == BURST_SIDE_Q]][1], &largest);
+        assert_true(same == 0); /* what stayed at home is not */
+        ranks_free(wide);
+        ranks_free(narrow);
+    }
+    free(wide);
+    free(narrow);
+}
+
+/* With and without overlap, and with the statistics or lse: the same numbers. */
+static void test_overlap_changes_no_result(void **state) {
+    static const char text[] = "b1h2n200d16:causal";
+    ranks_result *with = malloc(sizeof *with), *without = malloc(sizeof *without);
+    (void)state;
+    for (int side = BURST_SIDE_Q; side <= BURST_SIDE_K; side++) {
+        burst_options o = options_of(BURST_PARTITION_AUTO, (burst_side)side, (burst_side)side);
+        double largest;
+        ranks_run(text, 3, &o, NULL, NULL, with);
+        o.no_overlap = 1;
+        ranks_run(text, 3, &o, NULL, NULL, without);
+        ranks_assert_ok(text, without, 3);
+        assert_true(run_distance(&with->data.o, &without->data.o, &largest) <= 1e-5);
+        assert_true(run_distance(&with->data.d_q, &without->data.d_q, &largest) <= 1e-5);
+        assert_true(run_distance(&with->data.d_v, &without->data.d_v, &largest) <= 1e-5);
+        ranks_free(with);
+        ranks_free(without);
+    }
+    free(with);
+    free(without);
+}
+
+/* What the plans of all ranks state is what the allocator counts, and a rank's share of the tokens' memory. */
+typedef struct memory_team {
+    size_t stated;
+    int64_t counted;
+    pthread_barrier_t barrier;
+} memory_team;
+
+static burst_status memory_rank(burst_transport *t, void *user) {
+    memory_team *team = user;
+    burst_mask_spec spec = BURST_MASK_SPEC_INIT;
+    burst_mask *mask = NULL;
+    burst_problem problem = BURST_PROBLEM_INIT;
+    burst_options options = BURST_OPTIONS_INIT;
+    burst_plan *plan = NULL;
+    spec.q_tokens = spec.k_tokens = problem.q_tokens = problem.k_tokens = 131072;
+    spec.causal = 1;
+    problem.q_heads = 2, problem.head_dim = 64;
+    options.threads = 1;
+    burst_status status = burst_mask_create(&spec, &mask);
+    problem.mask = mask;
+    const int64_t before = base_live_bytes();
+    pthread_barrier_wait(&team->barrier);
+    if (status == BURST_OK) status = burst_plan_create(&problem, t, &options, &plan);
+    __atomic_add_fetch(&team->stated, burst_plan_workspace_bytes(plan), __ATOMIC_RELAXED);
+    pthread_barrier_wait(&team->barrier);
+    if (burst_transport_rank(t) == 0) team->counted = base_live_bytes() - before;
+    pthread_barrier_wait(&team->barrier);
+    burst_plan_free(plan);
+    burst_mask_free(mask);
+    return status;
+}
+
+static void test_memory_is_as_stated(void **state) {
+    memory_team team = {.stated = 0};
+    (void)state;
+    pthread_barrier_init(&team.barrier, NULL, 8);
+    assert_int_equal(burst_threads_run(8, memory_rank, &team), BURST_OK);
+    pthread_barrier_destroy(&team.barrier);
+    printf("8 ranks state %zu bytes, %lld are counted\n", team.stated, (long long)team.counted);
+    assert_true((double)team.counted <= 1.1 * (double)team.stated && (double)team.counted >= 0.9 * (double)team.stated);
+    /* O(N / P): some 20 rows of d reals for each of a rank's tokens and heads */
+    assert_true((double)team.stated / 8 <= 24.0 * (131072.0 / 8) * 2 * 64 * sizeof(float));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_token_has_one_owner),
@@ -449,6 +625,10 @@ int main(void) {
         cmocka_unit_test(test_hidden_keys_do_not_leak),
         cmocka_unit_test(test_folds_of_extremes),
         cmocka_unit_test(test_masks_of_others),
+        cmocka_unit_test(test_tensors_are_moved),
+        cmocka_unit_test(test_narrow_gradients),
+        cmocka_unit_test(test_overlap_changes_no_result),
+        cmocka_unit_test(test_memory_is_as_stated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -263,10 +263,16 @@ static void account(ring *r) {
     if (report->hidden < 0) report->hidden = 0;
 }
 
-/* The call is over, well or not. What cannot be taken back stays with the transport. */
+/* The call is over, well or not. Sends first: what was borrowed and sent on may only go back when its next reader has
+ * given it back. What cannot be taken back stays with the transport. */
 static void abandon(ring *r) {
-    for (int n = 0; n < requests(r); n++)
-        if (!transport_cancel(r->t, &r->read_in[n])) r->plan->stuck = true;
+    transport_request *const sends[2] = {r->read_out, r->write_out}, *const receives[2] = {r->read_in, r->write_in};
+    for (int n = 0; n < 2; n++)
+        for (int t = 0; t <= r->plan->ranks; t++)
+            if (!transport_cancel(r->t, &sends[n][t])) r->plan->stuck = true;
+    for (int n = 0; n < 2 && !(r->plan->stuck && r->plan->lends); n++)
+        for (int t = 0; t <= r->plan->ranks; t++)
+            if (!transport_cancel(r->t, &receives[n][t])) r->plan->stuck = true;
 }
 
 static transport_request *requests_of(const burst_plan *plan, int kind) {

@@ -107,7 +107,7 @@ burst_status plan_create(const plan_request *request, burst_plan **result) {
                              .progress_user = request->progress_user,
                              .cancel = request->cancel};
         plan->options.dry = ranks > 1 && t->dry;
-        plan->lends = ranks > 1 && transport_lends(t, (rank + 1) % ranks);
+        plan->lends = request->lends;
         status = fill_plan(plan, full ? full : request->mask, request);
     }
     burst_mask_free(full);

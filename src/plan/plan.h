@@ -111,6 +111,7 @@ typedef struct plan_request {
     burst_partition partition;
     burst_side sides[2]; /* forward, backward */
     bool no_overlap, narrow;
+    bool lends; /* every rank can read what the next one has */
     double timeout;
     void (*progress)(void *user, double done);
     void *progress_user;

@@ -1,8 +1,11 @@
 /* mpi_carrier.c - the carrier between ranks that are MPI processes; a library of its own, the only file with <mpi.h>.
  * One idea: a channel is a tag on a private communicator. A large message travels in pieces: it starts earlier, and no
  * count passes 2^31. MPI moves large messages only while it is called, so every test is also a push.
+ * Between ranks of one node visitors are lent: a note says where the bytes lie in memory that both see, and another, by the
+ * loan's number, that they have been read. Nothing is copied then.
  * Uses the public interface only. Nothing is allocated after the carrier, except by MPI. */
 #include "burst_mpi.h"
+#include "mpi_memory.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,19 +19,46 @@ enum {
     PIECE_MOST = 1 << 30 /* so a message has 64 GiB at most */
 };
 
+/* Tags are channels; notes about loans have tags of their own. */
+enum { LOANS_FROM = 2, LOANS_TO = 3, TAG_LOAN = 16, TAG_ACK = 32 }; /* channels 2 and 3 are those of visitors */
+
+typedef struct loan {
+    memory_place place;
+    uint64_t number; /* of the lender's */
+} loan;
+
+typedef enum slot_kind { PLAIN, LEND, TAKE } slot_kind;
+
 typedef struct slot {
-    struct slot *next; /* in the pool */
-    int count;         /* pieces */
-    bool receives;
+    struct slot *next; /* in the pool, or among those who say goodbye */
+    slot_kind kind;
+    int count; /* pieces */
+    bool receives, borrows;
     int peer;
     size_t bytes, piece;
-    MPI_Request pieces[PIECES_MAX];
+    MPI_Request pieces[PIECES_MAX]; /* of a loan: the note, the ack */
+    /* loans */
+    loan note;
+    void *to, *seen, *bounce; /* where to copy; where it lies; a copy of what lies where others cannot see it */
+    bool acked;
 } slot;
+
+/* The ack that is expected from a rank of this node. */
+typedef struct ack {
+    uint64_t number;
+    MPI_Request request;
+} ack;
 
 typedef struct mpi_end {
     MPI_Comm comm;
+    int size;
     bool failed; /* requests may be pending: the communicator cannot be freed */
-    slot *slots, *pool;
+    size_t slot_count;
+    slot *slots, *pool, *leaving;
+    memory *memory; /* NULL: no rank of this node sees another's */
+    bool *near;     /* [size]: ranks whose memory is seen here, and that see ours */
+    ack *acks;      /* [size] */
+    uint64_t loans;
 } mpi_end;
 
 static burst_status mpi_fail(mpi_end *e, int code, const char *what) {
@@ -40,7 +70,7 @@ static burst_status mpi_fail(mpi_end *e, int code, const char *what) {
     return burst_carrier_fail(BURST_TRANSPORT, sentence);
 }
 
-/* ---- messages ---------------------------------------------------------------------------------------------------- */
+/* ---- slots ------------------------------------------------------------------------------------------------------- */
 
 static slot *slot_take(mpi_end *e, size_t bytes) {
     slot *s = e->pool;
@@ -50,9 +80,7 @@ static slot *slot_take(mpi_end *e, size_t bytes) {
         return NULL;
     }
     e->pool = s->next;
-    s->bytes = bytes;
-    s->piece = piece;
-    s->count = bytes ? (int)((bytes + piece - 1) / piece) : 1;
+    *s = (slot){.bytes = bytes, .piece = piece, .count = bytes ? (int)((bytes + piece - 1) / piece) : 1};
     for (int n = 0; n < PIECES_MAX; n++) s->pieces[n] = MPI_REQUEST_NULL;
     return s;
 }
@@ -71,12 +99,153 @@ static uint64_t ticket_of(slot *s) { return (uint64_t)(uintptr_t)s; }
 
 static slot *slot_of(uint64_t ticket) { return (slot *)(uintptr_t)ticket; }
 
+/* ---- loans ------------------------------------------------------------------------------------------------------- */
+
+static bool is_lent(const mpi_end *e, int peer, int channel) {
+    return e->memory && e->near[peer] && channel >= LOANS_FROM && channel <= LOANS_TO;
+}
+
+static burst_status expect_ack(mpi_end *e, int peer) {
+    ack *a = &e->acks[peer];
+    if (a->request != MPI_REQUEST_NULL) return BURST_OK;
+    const int code = MPI_Irecv(&a->number, sizeof a->number, MPI_BYTE, peer, TAG_ACK, e->comm, &a->request);
+    return code == MPI_SUCCESS ? BURST_OK : mpi_fail(e, code, "MPI_Irecv");
+}
+
+static burst_status lend(mpi_end *e, slot *s, int channel, const void *data, uint64_t *ticket) {
+    s->kind = LEND;
+    if (!memory_find(e->memory, data, s->bytes, &s->note.place)) {
+        s->bounce = memory_allocate(e->memory, s->bytes);
+        if (!s->bounce) return burst_carrier_fail(BURST_TRANSPORT, "no memory that the other rank could see");
+        memcpy(s->bounce, data, s->bytes);
+        memory_find(e->memory, s->bounce, s->bytes, &s->note.place);
+    }
+    s->note.number = ++e->loans;
+    const burst_status status = expect_ack(e, s->peer);
+    if (status != BURST_OK) return status;
+    const int code = MPI_Isend(&s->note, sizeof s->note, MPI_BYTE, s->peer, TAG_LOAN + channel, e->comm, &s->pieces[0]);
+    *ticket = ticket_of(s);
+    return code == MPI_SUCCESS ? BURST_OK : mpi_fail(e, code, "MPI_Isend");
+}
+
+static burst_status take(mpi_end *e, slot *s, int channel, uint64_t *ticket) {
+    s->kind = TAKE;
+    const int code = MPI_Irecv(&s->note, sizeof s->note, MPI_BYTE, s->peer, TAG_LOAN + channel, e->comm, &s->pieces[0]);
+    *ticket = ticket_of(s);
+    return code == MPI_SUCCESS ? BURST_OK : mpi_fail(e, code, "MPI_Irecv");
+}
+
+/* The lender is told; the slot leaves when that has gone out. */
+static void leave(mpi_end *e, slot *s) {
+    if (MPI_Isend(&s->note.number, sizeof s->note.number, MPI_BYTE, s->peer, TAG_ACK, e->comm, &s->pieces[1]) !=
+        MPI_SUCCESS)
+        e->failed = true;
+    s->next = e->leaving;
+    e->leaving = s;
+}
+
+/* Acks that have come, and those that have gone. */
+static burst_status push_acks(mpi_end *e) {
+    for (int peer = 0; peer < e->size; peer++) {
+        int done = e->acks[peer].request != MPI_REQUEST_NULL;
+        while (done) {
+            const int code = MPI_Test(&e->acks[peer].request, &done, MPI_STATUS_IGNORE);
+            if (code != MPI_SUCCESS) return mpi_fail(e, code, "MPI_Test");
+            if (!done) break;
+            for (size_t n = 0; n < e->slot_count; n++)
+                if (e->slots[n].kind == LEND && e->slots[n].note.number == e->acks[peer].number)
+                    e->slots[n].acked = true;
+            const burst_status status = expect_ack(e, peer);
+            if (status != BURST_OK) return status;
+        }
+    }
+    for (slot **at = &e->leaving; *at;) {
+        slot *s = *at;
+        int done = 0;
+        const int code = MPI_Test(&s->pieces[1], &done, MPI_STATUS_IGNORE);
+        if (code != MPI_SUCCESS) return mpi_fail(e, code, "MPI_Test");
+        if (done) {
+            *at = s->next;
+            slot_drop(e, s);
+        } else {
+            at = &s->next;
+        }
+    }
+    return BURST_OK;
+}
+
+static burst_status test_lend(mpi_end *e, slot *s, int *done) {
+    int sent = 0;
+    const int code = MPI_Test(&s->pieces[0], &sent, MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS) return mpi_fail(e, code, "MPI_Test");
+    *done = sent && s->acked;
+    if (!*done) return BURST_OK;
+    if (s->bounce) memory_release(e->memory, s->bounce);
+    slot_drop(e, s);
+    return BURST_OK;
+}
+
+static burst_status test_take(mpi_end *e, slot *s, int *done) {
+    int here = 0;
+    const int code = MPI_Test(&s->pieces[0], &here, MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS) return mpi_fail(e, code, "MPI_Test");
+    if (!here) return BURST_OK;
+    if (s->note.place.bytes != s->bytes) {
+        e->failed = true;
+        return burst_carrier_fail(BURST_TRANSPORT, "another number of bytes was lent than was expected");
+    }
+    s->seen = memory_see(e->memory, &s->note.place);
+    if (!s->seen) {
+        e->failed = true;
+        return burst_carrier_fail(BURST_TRANSPORT, "what was lent cannot be seen");
+    }
+    *done = 1;
+    if (s->borrows) return BURST_OK;
+    memcpy(s->to, s->seen, s->bytes);
+    leave(e, s);
+    return BURST_OK;
+}
+
+static burst_status mpi_borrow(void *self, int peer, int channel, size_t bytes, uint64_t *ticket) {
+    mpi_end *e = self;
+    slot *s = slot_take(e, bytes);
+    if (!s) return BURST_TRANSPORT;
+    s->receives = s->borrows = true;
+    s->peer = peer;
+    return take(e, s, channel, ticket);
+}
+
+static void *mpi_borrowed(void *self, uint64_t ticket) {
+    (void)self;
+    return slot_of(ticket)->seen;
+}
+
+static void mpi_give_back(void *self, uint64_t ticket) { leave(self, slot_of(ticket)); }
+
+static int mpi_lends(void *self, int peer) {
+    const mpi_end *e = self;
+    return e->memory && e->near[peer];
+}
+
+static void *mpi_allocate(void *self, size_t bytes) {
+    const mpi_end *e = self;
+    return memory_allocate(e->memory, bytes);
+}
+
+static void mpi_release(void *self, void *at, size_t bytes) {
+    const mpi_end *e = self;
+    (void)bytes;
+    memory_release(e->memory, at);
+}
+
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
+
 static burst_status mpi_send(void *self, int peer, int channel, const void *data, size_t bytes, uint64_t *ticket) {
     mpi_end *e = self;
     slot *s = slot_take(e, bytes);
     if (!s) return BURST_TRANSPORT;
-    s->receives = false;
     s->peer = peer;
+    if (is_lent(e, peer, channel)) return lend(e, s, channel, data, ticket);
     for (int n = 0; n < s->count; n++) {
         const int code = MPI_Isend((const char *)data + (size_t)n * s->piece, piece_bytes(s, n), MPI_BYTE, peer,
                                    channel, e->comm, &s->pieces[n]);
@@ -92,6 +261,8 @@ static burst_status mpi_receive(void *self, int peer, int channel, void *data, s
     if (!s) return BURST_TRANSPORT;
     s->receives = true;
     s->peer = peer;
+    s->to = data;
+    if (is_lent(e, peer, channel)) return take(e, s, channel, ticket);
     for (int n = 0; n < s->count; n++) {
         const int code = MPI_Irecv((char *)data + (size_t)n * s->piece, piece_bytes(s, n), MPI_BYTE, peer, channel,
                                    e->comm, &s->pieces[n]);
@@ -106,6 +277,10 @@ static burst_status mpi_test(void *self, uint64_t ticket, int *done) {
     slot *s = slot_of(ticket);
     MPI_Status statuses[PIECES_MAX];
     *done = 0;
+    const burst_status status = e->memory ? push_acks(e) : BURST_OK;
+    if (status != BURST_OK) return status;
+    if (s->kind == LEND) return test_lend(e, s, done);
+    if (s->kind == TAKE) return test_take(e, s, done);
     const int code = MPI_Testall(s->count, s->pieces, done, statuses);
     if (code != MPI_SUCCESS) return mpi_fail(e, code, "MPI_Testall");
     if (!*done) return BURST_OK;
@@ -120,11 +295,28 @@ static burst_status mpi_test(void *self, uint64_t ticket, int *done) {
     return BURST_OK;
 }
 
+/* A loan that is out gets two seconds to come back: whoever reads looks up about every millisecond. */
+static bool cancel_lend(mpi_end *e, slot *s) {
+    const struct timespec pause = {0, 1000000};
+    for (int tries = 0; tries < 2000; tries++) {
+        int done = 0;
+        if (push_acks(e) != BURST_OK || test_lend(e, s, &done) != BURST_OK) return false;
+        if (done) return true;
+        nanosleep(&pause, NULL);
+    }
+    return false;
+}
+
 /* MPI takes receives back unless their message is on its way; sends it does not: they get a second to leave. */
 static int mpi_cancel(void *self, uint64_t ticket) {
     mpi_end *e = self;
     slot *s = slot_of(ticket);
     const struct timespec pause = {0, 1000000};
+    if (s->kind == LEND) {
+        const bool over = cancel_lend(e, s);
+        e->failed = e->failed || !over;
+        return over;
+    }
     for (int n = 0; n < s->count && s->receives; n++)
         if (s->pieces[n] != MPI_REQUEST_NULL) MPI_Cancel(&s->pieces[n]);
     for (int tries = 0; tries < 1000; tries++) {
@@ -143,36 +335,97 @@ static int mpi_cancel(void *self, uint64_t ticket) {
 
 /* ---- open and close ---------------------------------------------------------------------------------------------- */
 
-/* What MPI may still touch is left to it. */
-static void mpi_close(void *self) {
-    mpi_end *e = self;
-    int over = 0;
-    MPI_Finalized(&over);
-    if (e->failed) return;
-    if (!over) MPI_Comm_free(&e->comm);
+static void end_free(mpi_end *e) {
+    if (!e) return;
+    memory_free(e->memory);
     free(e->slots);
+    free(e->near);
+    free(e->acks);
     free(e);
 }
 
-static int ranks_here(MPI_Comm comm) {
+/* What MPI may still touch is left to it. */
+static void mpi_close(void *self) {
+    mpi_end *e = self;
+    const struct timespec pause = {0, 1000000};
+    int over = 0;
+    MPI_Finalized(&over);
+    for (int tries = 0; e->leaving && !e->failed && !over && tries < 1000; tries++) {
+        if (push_acks(e) != BURST_OK) break;
+        nanosleep(&pause, NULL);
+    }
+    if (e->failed || e->leaving) return;
+    for (int peer = 0; peer < e->size && !over; peer++) {
+        if (e->acks[peer].request == MPI_REQUEST_NULL) continue;
+        MPI_Cancel(&e->acks[peer].request);
+        MPI_Wait(&e->acks[peer].request, MPI_STATUS_IGNORE);
+    }
+    if (!over) MPI_Comm_free(&e->comm);
+    end_free(e);
+}
+
+/* Does every rank of this node see what every other has put into its memory? */
+static bool try_sight(MPI_Comm node, int here, memory *m) {
+    uint64_t *word = memory_allocate(m, sizeof *word);
+    memory_place mine = {.length = 0}, *all = malloc((size_t)here * sizeof *all);
+    int rank = 0, seen = word && all;
+    MPI_Comm_rank(node, &rank);
+    if (word) *word = 0xb1257 + (uint64_t)rank;
+    if (word) memory_find(m, word, sizeof *word, &mine);
+    if (all) MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, node);
+    for (int n = 0; n < here && seen; n++) {
+        const uint64_t *other = all[n].length ? memory_see(m, &all[n]) : NULL;
+        seen = other && *other == 0xb1257 + (uint64_t)n;
+    }
+    int all_see = 0;
+    MPI_Allreduce(&seen, &all_see, 1, MPI_INT, MPI_MIN, node); /* after it nobody reads the words any more */
+    if (word) memory_release(m, word);
+    free(all);
+    return all_see;
+}
+
+/* Which ranks are on this node, and whether their memory can be seen. Returns how many they are. */
+static int look_around(mpi_end *e, MPI_Comm comm) {
     MPI_Comm node;
+    MPI_Group here_group, all_group;
     int here = 1;
     if (MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node) != MPI_SUCCESS) return 1;
     MPI_Comm_size(node, &here);
+    memory *m = here > 1 ? memory_create() : NULL;
+    int have = m != NULL, all_have = 0;
+    MPI_Allreduce(&have, &all_have, 1, MPI_INT, MPI_MIN, node);
+    if (all_have && try_sight(node, here, m)) {
+        e->memory = m;
+        MPI_Comm_group(node, &here_group);
+        MPI_Comm_group(comm, &all_group);
+        for (int n = 0; n < here; n++) {
+            int peer = MPI_UNDEFINED;
+            MPI_Group_translate_ranks(here_group, 1, &n, all_group, &peer);
+            if (peer != MPI_UNDEFINED) e->near[peer] = true;
+        }
+        MPI_Group_free(&here_group);
+        MPI_Group_free(&all_group);
+    } else {
+        memory_free(m);
+    }
     MPI_Comm_free(&node);
     return here;
 }
 
 static mpi_end *end_create(MPI_Comm comm, int size) {
-    const size_t count = 6 * (size_t)size + 160; /* notes from all, two rings of visitors, and some */
-    mpi_end *e = malloc(sizeof *e);
-    slot *slots = e ? calloc(count, sizeof *slots) : NULL;
-    if (!slots) {
-        free(e);
+    const size_t ranks = (size_t)size, count = 6 * ranks + 160; /* notes from all, two rings of visitors, and some */
+    mpi_end *e = calloc(1, sizeof *e);
+    if (!e) return NULL;
+    *e = (mpi_end){.comm = comm, .size = size, .slot_count = count};
+    e->slots = calloc(count, sizeof *e->slots);
+    e->near = calloc(ranks, sizeof *e->near);
+    e->acks = calloc(ranks, sizeof *e->acks);
+    if (!e->slots || !e->near || !e->acks) {
+        end_free(e);
         return NULL;
     }
-    *e = (mpi_end){.comm = comm, .slots = slots};
-    for (size_t n = 0; n < count; n++) slot_drop(e, &slots[n]);
+    for (size_t n = 0; n < count; n++) slot_drop(e, &e->slots[n]);
+    for (int n = 0; n < size; n++) e->acks[n].request = MPI_REQUEST_NULL;
     return e;
 }
 
@@ -203,17 +456,21 @@ burst_status burst_transport_create_mpi(MPI_Comm comm, burst_transport **transpo
     MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN);
     MPI_Comm_rank(own, &rank);
     MPI_Comm_size(own, &size);
-    const int here = ranks_here(own);
     mpi_end *e = end_create(own, size);
     int made = e != NULL, all = 0;
     MPI_Allreduce(&made, &all, 1, MPI_INT, MPI_MIN, own);
+    const int here = all ? look_around(e, own) : 1;
     carrier.send = mpi_send, carrier.receive = mpi_receive, carrier.test = mpi_test;
     carrier.cancel = mpi_cancel, carrier.close = mpi_close;
+    if (all && e->memory) {
+        carrier.lends = mpi_lends, carrier.borrow = mpi_borrow;
+        carrier.borrowed = mpi_borrowed, carrier.give_back = mpi_give_back;
+        carrier.allocate = mpi_allocate, carrier.release = mpi_release;
+    }
     status = all ? burst_transport_create_custom(&carrier, e, rank, size, here, transport)
                  : burst_carrier_fail(BURST_MEMORY, "no memory for the messages of some rank");
     if (status == BURST_OK) return BURST_OK;
-    if (e) free(e->slots);
-    free(e);
+    end_free(e);
     MPI_Comm_free(&own);
     return status;
 }
