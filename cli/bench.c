@@ -98,6 +98,7 @@ static burst_status take_turn(const bench *b, const crew_member *me, team *t, in
     double seconds = 0;
     crew_barrier(me);
     if (me->rank < t->ranks) status = run_pass(b, t, pass, &seconds);
+    if (status != BURST_OK) crew_give_up(b->text, burst_last_error());
     if (me->rank == 0 && status == BURST_OK) {
         burst_report report = BURST_REPORT_INIT;
         burst_plan_report(t->plan, &report);

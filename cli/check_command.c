@@ -72,6 +72,7 @@ static void print_json(const char *text, const check_result *r) {
 
 typedef struct checking {
     const word *word;
+    const char *text;
     check_options how;
     int ranks;
     check_result result; /* of the first rank */
@@ -91,6 +92,7 @@ static void check_member(crew_member *me, void *user) {
     } else if (me->rank < c->ranks) {
         check_run(c->word, &how, transport, &result);
     }
+    if (result.code == EXIT_BROKEN) crew_give_up(c->text, result.message);
     if (me->rank == 0) c->result = result;
     crew_barrier(me); /* those who are done sleep while the first compares */
     burst_transport_free(transport);
@@ -102,6 +104,7 @@ static int check_text(const command_options *options, const char *text, int line
     if (bad) return bad;
     progress_label label = {"computing"};
     checking c = {.word = &w,
+                  .text = text,
                   .how = {options->plan, options->seed, options->forward_only, options->from_lse, NULL, NULL},
                   .ranks = command_ranks(options)};
     if (progress_visible()) c.how.plan.progress = progress_report, c.how.plan.progress_user = &label;

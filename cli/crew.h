@@ -11,6 +11,8 @@ typedef enum crew_kind { CREW_AUTO, CREW_THREADS, CREW_MPI } crew_kind;
  * 0, or an exit code after a sentence on stderr. */
 int crew_open(crew_kind wanted);
 void crew_close(void);
+/* A rank is gone, and the others would wait for it: under MPI says so and ends all processes; else returns. */
+void crew_give_up(const char *word, const char *sentence);
 int crew_is_mpi(void);
 int crew_processes(void); /* under MPI; else 1 */
 int crew_prints(void);    /* 1 in the process that does */

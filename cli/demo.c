@@ -67,6 +67,7 @@ static void demo_member(crew_member *me, void *user) {
     if (me->rank > 0) how.plan.progress = NULL; /* one rank tells */
     if (crew_transport(me, d->ranks, &transport) == BURST_OK && me->rank < d->ranks)
         check_run(d->word, &how, transport, &result);
+    if (result.code == EXIT_BROKEN && me->rank < d->ranks) crew_give_up("demo", result.message);
     if (me->rank == 0) d->result = result;
     crew_barrier(me);
     burst_transport_free(transport);

@@ -317,14 +317,19 @@ static int mpi_cancel(void *self, uint64_t ticket) {
         e->failed = e->failed || !over;
         return over;
     }
-    for (int n = 0; n < s->count && s->receives; n++)
+    for (int n = 0; n < (s->kind == TAKE ? 1 : s->count) && s->receives; n++)
         if (s->pieces[n] != MPI_REQUEST_NULL) MPI_Cancel(&s->pieces[n]);
     for (int tries = 0; tries < 1000; tries++) {
         int done = 0;
         MPI_Status statuses[PIECES_MAX];
-        if (MPI_Testall(s->count, s->pieces, &done, statuses) != MPI_SUCCESS) break;
+        if (MPI_Testall(s->kind == TAKE ? 1 : s->count, s->pieces, &done, statuses) != MPI_SUCCESS) break;
         if (done) {
-            slot_drop(e, s);
+            int taken_back = 1;
+            if (s->kind == TAKE) MPI_Test_cancelled(&statuses[0], &taken_back);
+            if (taken_back)
+                slot_drop(e, s);
+            else
+                leave(e, s); /* the note had come: its lender waits for the ack */
             return 1;
         }
         nanosleep(&pause, NULL);
