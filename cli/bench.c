@@ -88,6 +88,7 @@ static void close_team(team *t) {
 
 /* If any member failed, all hear of it, so that all stop at the same place. */
 static burst_status for_all(const crew_member *me, burst_status status) {
+    if (status == BURST_TRANSPORT || status == BURST_PEER) crew_give_up("bench", burst_last_error());
     const double bad = crew_sum(me, status != BURST_OK);
     return status == BURST_OK && bad > 0 ? BURST_PEER : status;
 }
@@ -249,6 +250,7 @@ static void print_team(const bench *b, const team *first, const team *t) {
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
 static int failed(bench *b, const crew_member *me, burst_status status, int code) {
+    if (status == BURST_TRANSPORT || status == BURST_PEER) crew_give_up(b->text, burst_last_error());
     const double bad = crew_sum(me, status != BURST_OK);
     if (bad == 0) return 0;
     if (me->rank == 0) {

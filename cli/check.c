@@ -311,7 +311,7 @@ static void compare_all(const word *w, const check_options *options, const data 
 
 static int note(check_result *out, burst_status status, int code) {
     if (status == BURST_OK) return 0;
-    out->code = code;
+    out->code = status == BURST_TRANSPORT || status == BURST_PEER ? 3 : code; /* not a matter of the problem */
     out->status = status;
     snprintf(out->message, sizeof out->message, "%s: %s", burst_status_name(status), burst_last_error());
     return 1;

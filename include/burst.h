@@ -1,12 +1,14 @@
 /* burst.h - exact softmax attention, forward and backward.
  *
  * THE IDEA. Attention is computed tile by tile in cache and folded into a running (accumulator, maximum, sum) per query
- * row, so no score matrix is ever stored. What is not supported is refused with a sentence; nothing is approximated.
+ * row, so no score matrix is ever stored. The sequence can be split over ranks: each keeps one side of its block at home,
+ * and the other travels round a ring. What is not supported is refused with a sentence; nothing is approximated.
  *
  * THE NOUNS.
  *   problem    what is computed: sizes, type, scale, score modifiers, mask.
  *   mask       which query may see which key: a list of disjoint banded slices, made by a builder.
- *   transport  how ranks talk. NULL, or "self": one rank, this process.
+ *   rank       who computes a share of the sequence: this process, one of its threads, or an MPI process.
+ *   transport  one rank's end of the lines to the others. NULL, or "self": one rank, this process.
  *   plan       a problem made ready on this machine: kernels, tiles, threads, all memory. It serves any number of
  *              forward and backward calls in any order (many layers, one plan), one call at a time; different plans may
  *              run at the same time. Nothing is allocated after it is made.
@@ -20,7 +22,8 @@
  *   document when packed.
  *
  * LAYOUT. A tensor is [batch][tokens][heads][dim] unless it says its strides; dim is contiguous. lse is
- * [batch][heads][N_q] in f32 (f64 for f64 problems), and so are sink and d_sink: [heads].
+ * [batch][heads][N_q] in f32 (f64 for f64 problems), and so are sink and d_sink: [heads]. With several ranks, tokens and
+ * N_q are the rank's own, in the order of its spans; sinks are the same on all ranks, and so is d_sink: the total.
  *
  * A WHOLE EXAMPLE: causal attention over 4096 tokens, 8 query heads on 2 kv heads, head dim 64.
  *
@@ -285,12 +288,13 @@ typedef struct burst_options {
     void (*progress)(void *user, double done);
     void *progress_user;
     const volatile int *cancel; /* if it becomes non-zero, the call returns BURST_CANCELLED within a few tiles */
-    /* With more than one rank; all ranks must say the same: */
+    /* With more than one rank; all ranks must say the same, but for the timeout: */
     burst_partition partition;
     burst_side side_forward, side_backward;
     int no_overlap;       /* 1: wait for every message before computing on; to see what overlap is worth */
     int narrow_gradients; /* 1: gradients travel in 16 bits (for 16-bit problems): fewer bytes, and roundings at every hop */
-    double timeout;       /* seconds that a call waits for a rank that shows no sign of life; 0: for ever */
+    /* Seconds that a call waits for ranks that show no sign of life; 0: for ever. Longer than a block takes to travel. */
+    double timeout;
 } burst_options;
 #define BURST_OPTIONS_INIT                                                                                             \
     {                                                                                                                  \

@@ -108,7 +108,8 @@ burst_status request_agree(plan_request *request, burst_status checked) {
     const transport_patience patience = {.timeout = request->timeout, .round = -1};
     enum { COPIES = 1u };
     unsigned flags = transport_lends(t, (t->rank + 1) % t->size) ? 0 : COPIES;
-    burst_status status = gao_agree(t, &patience, checked, &flags);
+    const gao_what what = {.kind = GAO_CREATE};
+    burst_status status = gao_agree(t, &patience, checked, what, &flags);
     if (status != BURST_OK) return status;
     /* One link that copies wants its buffers back while others would still be reading them: all lend, or none. */
     request->lends = !(flags & COPIES);

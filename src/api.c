@@ -14,21 +14,22 @@ static bool has_peers(const burst_transport *transport) { return transport && tr
 
 burst_status burst_plan_create(const burst_problem *problem, burst_transport *transport, const burst_options *options,
                                burst_plan **plan) {
-    if (!plan) return base_fail(BURST_INVALID, "plan is NULL: expected where to put the handle");
     plan_request request = {.transport = transport, .timeout = default_timeout};
     burst_plan *made = NULL;
     unsigned flags = 0;
     burst_status status = transport_check(transport);
     if (status != BURST_OK) return status;
-    status = problem_check(problem, &request);
+    if (!plan) status = base_fail(BURST_INVALID, "plan is NULL: expected where to put the handle");
+    if (status == BURST_OK) status = problem_check(problem, &request);
     if (status == BURST_OK) status = options_check(options, &request);
     if (!has_peers(transport)) return status == BURST_OK ? plan_create(&request, plan) : status;
     status = request_agree(&request, status);
     if (status != BURST_OK) return status;
     const transport_patience patience = {.timeout = request.timeout, .round = -1};
-    status = gao_agree(transport, &patience, plan_create(&request, &made), &flags);
+    const gao_what what = {.kind = GAO_CREATE};
+    status = gao_agree(transport, &patience, plan_create(&request, &made), what, &flags);
     if (status == BURST_OK)
-        *plan = made;
+        made->number = ++transport->plans, *plan = made;
     else
         plan_free(made);
     return status;

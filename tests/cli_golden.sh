@@ -68,6 +68,33 @@ code 2 plan && says "plan needs a word"
 code 2 info b1h1n1d1 && says "info takes no word"
 code 2 check --list "$work/none" && says "cannot read"
 
+# ---- ranks ------------------------------------------------------------------------------------------------------
+
+code 2 check --ranks 0 b1h1n1d1 && says "--ranks expects a whole number from 1"
+code 2 check --ranks 2,3 b1h1n1d1 && says "several numbers of --ranks are for burst bench"
+code 2 check --ranks 1000 b1h1n1d1 && says "there are 256 threads at most"
+code 2 check --transport pigeon b1h1n1d1 && says 'auto, threads or mpi, not "pigeon"'
+code 2 check --partition rings b1h1n1d1 && says 'contiguous, zigzag or striped, not "rings"'
+code 2 check --side-forward v b1h1n1d1 && says '--side-forward expects auto, q or k, not "v"'
+code 2 check --side-backward 1 b1h1n1d1 && says '--side-backward expects auto, q or k, not "1"'
+code 2 check --timeout soon b1h1n1d1 && says '--timeout expects seconds'
+code 2 check --ranks 2 --narrow-gradients b1h1n8d4 && says "bf16 and f16 problems only"
+for way in contiguous zigzag striped; do
+    for side in q k; do
+        code 0 check --ranks 3 --partition $way --side-forward $side --side-backward $side b1h2n50d8:causal
+        prints "3 ranks of 1 thread"
+    done
+done
+code 0 check --ranks 2 --no-overlap --narrow-gradients --timeout 30 b1h2n50d8:causal:bf16 --json && prints '"ranks":2'
+code 0 plan --ranks 64 b1h8n1000000d128:causal
+for line in "ranks      64, zigzag, busiest / mean 1.000" "rank 63    queries 492187-507811" "Q side travels" "K side travels" \
+    "round 64 "; do
+    prints "$line"
+done
+code 0 plan --ranks 5 b1h2n3d8 && prints "queries none"
+code 0 plan --ranks 4 --json b1h8n4096d128:bf16 && prints '"chosen":'
+code 0 bench --ranks 1,2 --repeat 2 b1h2n64d8 && prints "times the speed of 1 rank"
+
 # ---- refused words ----------------------------------------------------------------------------------------------
 
 for word in b1h8 b1h8n4d4:causal=1 b1h1n9d4:docs=4/4 b1h1n9d4:slices=0-9x0-9:causal b1h1n9d4:f8 \

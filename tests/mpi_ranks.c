@@ -1,5 +1,5 @@
 /* mpi_ranks.c - run by mpirun: the conformance suite, then a list of words over all processes, each with another
- * partition and other sides. Usage: mpi_ranks LIST [HOW_MANY]. */
+ * partition and other sides. Usage: mpi_ranks LIST [HOW_MANY [LARGEST_MESSAGE]]. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +48,8 @@ int main(int count, char **arguments) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     int wrong = count < 2 || burst_transport_create_mpi(MPI_COMM_WORLD, &transport) != BURST_OK;
-    if (!wrong) wrong += conform_run(transport, (size_t)65 << 20);
+    const size_t large = count > 3 ? (size_t)atoll(arguments[3]) : (size_t)65 << 20;
+    if (!wrong) wrong += conform_run(transport, large);
     if (!wrong) wrong += check_list(arguments[1], count > 2 ? atoi(arguments[2]) : 1000000, transport, &words);
     burst_transport_free(transport);
     MPI_Allreduce(&wrong, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);

@@ -21,6 +21,8 @@ lao_pulse call_pulse(gao_call *call);
 burst_status call_status(const gao_call *call, burst_status status);
 bool call_cancelled(const burst_plan *plan);
 burst_status call_say_cancelled(void);
+transport_patience call_patience(burst_plan *plan); /* ended by the cancel flag */
+burst_status call_agree_end(burst_plan *plan);
 
 burst_status ring_forward(burst_plan *plan, const lao_forward_args *args, unsigned flags);
 burst_status ring_backward(burst_plan *plan, const lao_backward_args *args, unsigned flags);

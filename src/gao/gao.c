@@ -53,19 +53,27 @@ burst_status call_status(const gao_call *call, burst_status status) {
 typedef struct verdict {
     int32_t status;
     uint32_t flags;
-    char sentence[248];
+    gao_what what;
+    char sentence[224];
 } verdict;
 
-burst_status gao_agree(burst_transport *t, const transport_patience *patience, burst_status mine, unsigned *flags) {
-    verdict v = {.status = (int32_t)mine, .flags = *flags};
+burst_status gao_agree(burst_transport *t, const transport_patience *patience, burst_status mine, gao_what what,
+                       unsigned *flags) {
+    verdict v = {.status = (int32_t)mine, .flags = *flags, .what = what};
     if (!t) return mine;
     if (mine != BURST_OK) snprintf(v.sentence, sizeof v.sentence, "%s", burst_last_error());
     const burst_status status = transport_agree(t, &v, sizeof v, patience);
     if (mine != BURST_OK) return base_fail(mine, "%s", v.sentence);
     if (status != BURST_OK) return status;
     for (int r = 0; r < t->size; r++) {
-        const verdict *other = transport_record(t, r, sizeof v);
+        const verdict *first = transport_record(t, 0, sizeof v), *other = transport_record(t, r, sizeof v);
         *flags |= other->flags;
+        if (memcmp(&first->what, &other->what, sizeof what) != 0)
+            return base_fail(
+                BURST_MISMATCH,
+                "ranks 0 and %d are not in the same call: all ranks make the same calls, with the same plans, in "
+                "the same order",
+                r);
         if (other->status != BURST_OK)
             return base_fail(BURST_PEER, "rank %d failed, %s: %.200s", r,
                              burst_status_name((burst_status)other->status), other->sentence);
@@ -75,17 +83,30 @@ burst_status gao_agree(burst_transport *t, const transport_patience *patience, b
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-static burst_status begin(burst_plan *plan, burst_status checked, unsigned *flags) {
-    const transport_patience patience = {.timeout = plan->timeout, .round = -1};
+/* While ranks agree, this one may be cancelled. */
+static burst_status unless_cancelled(void *user) { return call_cancelled(user) ? call_say_cancelled() : BURST_OK; }
+
+transport_patience call_patience(burst_plan *plan) {
+    return (transport_patience){plan->timeout, -1, unless_cancelled, plan};
+}
+
+static burst_status begin(burst_plan *plan, burst_status checked, int kind, unsigned *flags) {
+    const transport_patience patience = call_patience(plan);
+    const gao_what what = {.plan = plan->number, .kind = kind};
     if (checked == BURST_OK && call_cancelled(plan)) checked = call_say_cancelled();
-    return gao_agree(plan->transport, &patience, checked, flags);
+    return gao_agree(plan->transport, &patience, checked, what, flags);
+}
+
+burst_status call_agree_end(burst_plan *plan) {
+    const transport_patience patience = {.timeout = plan->timeout, .round = -1}; /* too late to be cancelled */
+    const gao_what what = {.plan = plan->number, .kind = GAO_END};
+    unsigned flags = 0;
+    return gao_agree(plan->transport, &patience, BURST_OK, what, &flags);
 }
 
 /* Whoever failed on the way has told all, so a failure here is everybody's. */
 static burst_status end(burst_plan *plan, burst_status status) {
-    const transport_patience patience = {.timeout = plan->timeout, .round = -1};
-    unsigned flags = 0;
-    if (status == BURST_OK) status = gao_agree(plan->transport, &patience, BURST_OK, &flags);
+    if (status == BURST_OK) status = call_agree_end(plan);
     if (status == BURST_OK && plan->progress) plan->progress(plan->progress_user, 1.0);
     return status;
 }
@@ -135,7 +156,7 @@ burst_status gao_forward(burst_plan *plan, const lao_forward_args *args, burst_s
     const transport_traffic before = traffic_of(plan);
     unsigned flags = checked == BURST_OK && args->stats ? CALL_EXACT : 0;
     plan->report = (burst_report)BURST_REPORT_INIT;
-    burst_status status = begin(plan, checked, &flags);
+    burst_status status = begin(plan, checked, GAO_FORWARD, &flags);
     if (status != BURST_OK) return status;
     status = plan->transport ? ring_forward(plan, args, flags) : forward_alone(plan, args);
     status = end(plan, status);
@@ -148,7 +169,7 @@ burst_status gao_backward(burst_plan *plan, const lao_backward_args *args, burst
     const transport_traffic before = traffic_of(plan);
     unsigned flags = checked == BURST_OK && args->d_sink ? CALL_SINK : 0;
     plan->report = (burst_report)BURST_REPORT_INIT;
-    burst_status status = begin(plan, checked, &flags);
+    burst_status status = begin(plan, checked, GAO_BACKWARD, &flags);
     if (status != BURST_OK) return status;
     status = plan->transport ? ring_backward(plan, args, flags) : backward_alone(plan, args);
     status = end(plan, status);

@@ -93,30 +93,35 @@ static burst_status carry_share(const mover *m, int root, int rank, char *whole,
     return BURST_OK;
 }
 
-static burst_status begin(const mover *m, burst_status checked) {
+static burst_status begin(const mover *m, int kind, int root, burst_status checked) {
+    const gao_what what = {m->plan->number, kind + (m->side == BURST_SIDE_K), root, (int64_t)m->token_bytes};
     unsigned flags = 0;
-    return gao_agree(m->plan->transport, &m->patience, checked, &flags);
+    return gao_agree(m->plan->transport, &m->patience, checked, what, &flags);
+}
+
+static burst_status end(const mover *m, burst_status status) {
+    return status == BURST_OK ? call_agree_end(m->plan) : status;
 }
 
 burst_status gao_scatter(burst_plan *plan, burst_side side, int root, size_t token_bytes, const void *whole,
                          void *local, burst_status checked) {
-    const mover m = {plan, side, token_bytes, {.timeout = plan->timeout, .round = -1}};
+    const mover m = {plan, side, token_bytes, call_patience(plan)};
     char *all = (char *)(uintptr_t)whole; /* only read */
-    burst_status status = begin(&m, checked);
+    burst_status status = begin(&m, GAO_SCATTER_Q, root, checked);
     if (status != BURST_OK) return status;
     const piece mine = all_of(&m, plan->rank);
     if (root == -1 || root == plan->rank) copy(&m, plan->rank, all, local, &mine, true);
     for (int rank = 0; rank < plan->ranks && root >= 0 && status == BURST_OK; rank++)
         if (rank != root && (plan->rank == root || plan->rank == rank))
             status = carry_share(&m, root, rank, all, local, false);
-    return status;
+    return end(&m, status);
 }
 
 burst_status gao_gather(burst_plan *plan, burst_side side, int root, size_t token_bytes, const void *local, void *whole,
                         burst_status checked) {
-    const mover m = {plan, side, token_bytes, {.timeout = plan->timeout, .round = -1}};
+    const mover m = {plan, side, token_bytes, call_patience(plan)};
     char *mine = (char *)(uintptr_t)local; /* only read */
-    burst_status status = begin(&m, checked);
+    burst_status status = begin(&m, GAO_GATHER_Q, root, checked);
     if (status != BURST_OK) return status;
     for (int to = root == -1 ? 0 : root; to < (root == -1 ? plan->ranks : root + 1) && status == BURST_OK; to++) {
         const piece own = all_of(&m, to);
@@ -125,5 +130,5 @@ burst_status gao_gather(burst_plan *plan, burst_side side, int root, size_t toke
             if (rank != to && (plan->rank == to || plan->rank == rank))
                 status = carry_share(&m, to, rank, whole, mine, true);
     }
-    return status;
+    return end(&m, status);
 }

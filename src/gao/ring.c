@@ -114,7 +114,7 @@ static burst_status compute(ring *r, const plan_step *step, char *visitor, char 
     const burst_status status = call_status(&r->call, r->way->compute(r, step, visitor, sums));
     r->call.before += r->call.step;
     r->plan->report.seconds_computing += base_seconds() - since;
-    if (r->call.status != BURST_OK) return transport_check(r->t);        /* its sentence again */
+    if (r->call.status != BURST_OK && r->t->broken != BURST_OK) return transport_check(r->t); /* its sentence again */
     return status == BURST_OK ? BURST_OK : transport_fail(r->t, status); /* cancelled here: tell all */
 }
 
@@ -182,16 +182,15 @@ static burst_status settle(ring *r) {
     return status;
 }
 
-/* The call is over, well or not. Sends first: what was borrowed and sent on may only go back when its next reader has
- * given it back. What cannot be taken back stays with the transport. */
+/* The call is over, well or not. In the order of settle, so that nobody waits in a circle: what was borrowed and sent on
+ * goes back when its next reader has given it back. What cannot be taken back stays with the transport. */
 static void abandon(ring *r) {
-    transport_request *const sends[2] = {r->read_out, r->write_out}, *const receives[2] = {r->read_in, r->write_in};
-    for (int n = 0; n < 2; n++)
-        for (int t = 0; t <= r->plan->ranks; t++)
-            if (!transport_cancel(r->t, &sends[n][t])) r->plan->stuck = true;
-    for (int n = 0; n < 2 && !(r->plan->stuck && r->plan->lends); n++)
-        for (int t = 0; t <= r->plan->ranks; t++)
-            if (!transport_cancel(r->t, &receives[n][t])) r->plan->stuck = true;
+    for (int t = r->plan->ranks; t >= 0; t--) {
+        const bool wrote = transport_cancel(r->t, &r->write_out[t]), sent = transport_cancel(r->t, &r->read_out[t]);
+        const bool came = transport_cancel(r->t, &r->write_in[t]);
+        const bool read = sent && transport_cancel(r->t, &r->read_in[t]);
+        if (!wrote || !came || !read) r->plan->stuck = true;
+    }
 }
 
 static transport_request *requests_of(const burst_plan *plan, int kind) {
@@ -229,5 +228,5 @@ burst_status ring_close(ring *r, burst_status status) {
         status = settle(r);
     }
     abandon(r);
-    return status;
+    return status == BURST_OK || r->t->broken == BURST_OK ? status : transport_check(r->t);
 }

@@ -159,6 +159,7 @@ burst_status lao_backward(lao *local, const lao_backward_args *args) {
 #pragma omp parallel num_threads(local->options.threads)
     {
         work_on(&queue, omp_get_thread_num());
+        lao_done(&run);
 #pragma omp barrier
         if (cut->chunks > 1 && args->d_q.data && !lao_stopped(&run)) {
             char *work = local->work + (size_t)omp_get_thread_num() * local->work_stride;

@@ -110,6 +110,7 @@ burst_status lao_forward(lao *local, const lao_forward_args *args) {
     {
         char *work = local->work + (size_t)omp_get_thread_num() * local->work_stride;
         work_on(&queue, work);
+        lao_done(&run);
 #pragma omp barrier
         if (cut->chunks > 1 && !lao_stopped(&run)) {
 #pragma omp for schedule(dynamic, 1)

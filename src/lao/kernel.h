@@ -38,6 +38,7 @@ typedef struct lao_run {
     lao_pulse pulse;
     double total, done; /* pairs; done under atomic update */
     double last;        /* when the pulse was last called */
+    int finished;       /* threads other than the calling one that have no more tasks */
     int stop;
 } lao_run;
 
@@ -45,6 +46,8 @@ typedef struct lao_run {
 void lao_tick(lao_run *run, double pairs);
 /* In a wait for another thread: gives the core away, and pulses if this is the calling thread. */
 void lao_rest(lao_run *run);
+/* A thread has no more tasks; the calling one goes on pulsing until none has any. */
+void lao_done(lao_run *run);
 static inline int lao_stopped(const lao_run *run) { return __atomic_load_n(&run->stop, __ATOMIC_RELAXED); }
 /* Until *flag is `value`; false: stopped. */
 bool lao_await(const int32_t *flag, int32_t value, lao_run *run);

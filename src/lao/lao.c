@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "kernel.h"
 
@@ -442,6 +443,19 @@ void lao_tick(lao_run *run, double pairs) {
 void lao_rest(lao_run *run) {
     if (run->pulse.call && omp_get_thread_num() == 0) pulse(run);
     sched_yield();
+}
+
+void lao_done(lao_run *run) {
+    const struct timespec pause = {0, 100000};
+    if (omp_get_thread_num() != 0) {
+        __atomic_add_fetch(&run->finished, 1, __ATOMIC_RELEASE);
+        return;
+    }
+    if (!run->pulse.call) return;
+    while (__atomic_load_n(&run->finished, __ATOMIC_ACQUIRE) < omp_get_num_threads() - 1) {
+        pulse(run);
+        nanosleep(&pause, NULL);
+    }
 }
 
 bool lao_await(const int32_t *flag, int32_t value, lao_run *run) {

@@ -147,6 +147,7 @@ struct burst_plan {
     plan_memory memory;
     burst_transport *transport; /* NULL: one rank */
     int rank, ranks;
+    int64_t number;              /* of this plan on its transport */
     transport_request *requests; /* 4 x [ranks + 1] of the ring */
     double *sinks;               /* [q_heads], iff there are sinks, ranks and a backward pass */
     bool stuck;                  /* the transport may still touch memory of a failed call */

@@ -298,7 +298,7 @@ static burst_status mpi_test(void *self, uint64_t ticket, int *done) {
 /* A loan that is out gets two seconds to come back: whoever reads looks up about every millisecond. */
 static bool cancel_lend(mpi_end *e, slot *s) {
     const struct timespec pause = {0, 1000000};
-    for (int tries = 0; tries < 2000; tries++) {
+    for (int tries = 0; tries < (e->failed ? 1 : 2000); tries++) {
         int done = 0;
         if (push_acks(e) != BURST_OK || test_lend(e, s, &done) != BURST_OK) return false;
         if (done) return true;
@@ -312,6 +312,9 @@ static int mpi_cancel(void *self, uint64_t ticket) {
     mpi_end *e = self;
     slot *s = slot_of(ticket);
     const struct timespec pause = {0, 1000000};
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (finalized) return 0;
     if (s->kind == LEND) {
         const bool over = cancel_lend(e, s);
         e->failed = e->failed || !over;
@@ -377,12 +380,14 @@ static bool try_sight(MPI_Comm node, int here, memory *m) {
     MPI_Comm_rank(node, &rank);
     if (word) *word = 0xb1257 + (uint64_t)rank;
     if (word) memory_find(m, word, sizeof *word, &mine);
-    if (all) MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, node);
-    for (int n = 0; n < here && seen; n++) {
+    int all_see = 0;
+    MPI_Allreduce(&seen, &all_see, 1, MPI_INT, MPI_MIN, node);
+    if (all_see) MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, node);
+    for (int n = 0; n < here && all_see && seen; n++) {
         const uint64_t *other = all[n].length ? memory_see(m, &all[n]) : NULL;
         seen = other && *other == 0xb1257 + (uint64_t)n;
     }
-    int all_see = 0;
+    seen = seen && all_see;
     MPI_Allreduce(&seen, &all_see, 1, MPI_INT, MPI_MIN, node); /* after it nobody reads the words any more */
     if (word) memory_release(m, word);
     free(all);
@@ -474,7 +479,14 @@ burst_status burst_transport_create_mpi(MPI_Comm comm, burst_transport **transpo
     }
     status = all ? burst_transport_create_custom(&carrier, e, rank, size, here, transport)
                  : burst_carrier_fail(BURST_MEMORY, "no memory for the messages of some rank");
-    if (status == BURST_OK) return BURST_OK;
+    int fine = status == BURST_OK, all_fine = 0;
+    MPI_Allreduce(&fine, &all_fine, 1, MPI_INT, MPI_MIN, own);
+    if (all_fine) return BURST_OK;
+    if (fine) { /* another rank has no memory for its transport */
+        burst_transport_free(*transport);
+        *transport = NULL;
+        return burst_carrier_fail(BURST_PEER, "another rank has no memory for its transport");
+    }
     end_free(e);
     MPI_Comm_free(&own);
     return status;

@@ -4,6 +4,7 @@
  * that the segment is gone, or the transport is freed. Uses neither MPI nor the library. */
 #include "mpi_memory.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,8 +43,12 @@ void *memory_allocate(memory *m, size_t bytes) {
     const size_t length = bytes ? bytes : 1;
     const int file = memfd_create("burst", MFD_CLOEXEC);
     segment *s = malloc(sizeof *s);
-    /* posix_fallocate: what cannot be had fails here, not at the first touch */
-    if (file < 0 || !s || posix_fallocate(file, 0, (off_t)length) != 0) goto fail;
+    int taken = 0;
+    /* what cannot be had fails here, not at the first touch */
+    if (file >= 0 && s) do
+            taken = posix_fallocate(file, 0, (off_t)length);
+        while (taken == EINTR);
+    if (file < 0 || !s || taken != 0) goto fail;
     s->base = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (s->base == MAP_FAILED) goto fail;
     s->place = (memory_place){.process = getpid(), .file = file, .number = ++m->made, .length = length};

@@ -39,6 +39,7 @@ typedef struct hub {
 typedef struct end {
     hub *hub;
     int rank;
+    bool hopeless; /* a reader did not give back in time: the next are not waited for */
 } end;
 
 static void lock(hub *h) { pthread_mutex_lock(&h->lock); }
@@ -257,16 +258,17 @@ static bool try_cancel(hub *h, record *r) {
 
 /* A reader looks up from its work about every millisecond and hears of failures: it is worth a wait. */
 static int threads_cancel(void *self, uint64_t ticket) {
-    const end *e = self;
+    end *e = self;
     const struct timespec pause = {0, 1000000};
     record *r = record_of(ticket);
     bool over = !r;
-    for (int tries = 0; !over && tries < 2000; tries++) {
+    for (int tries = 0; !over && tries < (e->hopeless ? 1 : 2000); tries++) {
         lock(e->hub);
         over = try_cancel(e->hub, r);
         unlock(e->hub);
         if (!over) nanosleep(&pause, NULL);
     }
+    if (!over) e->hopeless = true;
     return over;
 }
 
@@ -302,7 +304,7 @@ static burst_status make_ends(hub *h, burst_transport **transports, int *made) {
     for (*made = 0; *made < h->size; ++*made) {
         end *e = base_alloc(sizeof *e);
         if (!e) return base_fail(BURST_MEMORY, "no memory for the transport of rank %d", *made);
-        *e = (end){h, *made};
+        *e = (end){.hub = h, .rank = *made};
         const burst_status status = transport_create(&carrier, e, *made, h->size, h->size, &transports[*made]);
         if (status != BURST_OK) {
             base_free(e);

@@ -149,6 +149,7 @@ burst_status transport_test(burst_transport *t, transport_request *r) {
     if (status != BURST_OK) return explain(r, status, r->receiving ? "receiving" : "sending");
     if (!done) return BURST_OK;
     r->done = true;
+    if (r->channel != TRANSPORT_WATCH) t->completed++;
     if (r->borrowed) r->data = t->carrier.borrowed(t->self, r->ticket);
     if (!r->borrowed) r->posted = false;
     return BURST_OK;

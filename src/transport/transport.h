@@ -44,6 +44,8 @@ struct burst_transport {
     void *self;             /* the carrier's */
     transport_watch *watch; /* NULL with one rank */
     transport_traffic traffic;
+    int64_t completed;   /* messages; notes apart */
+    int64_t plans;       /* made so far: ranks make the same in the same order, so the number names one */
     burst_status broken; /* not OK: it failed, and carries no more */
     char why[256];
 };

@@ -24,8 +24,8 @@ typedef struct note {
 typedef struct line {
     note in, out, alarm;
     transport_request in_request, out_request, alarm_request;
-    uint64_t answered; /* the last of my questions that it answered */
-    uint64_t owed;     /* its question that I have yet to answer, 0: none */
+    uint64_t asked, answered; /* the last of my questions that it was sent, and that it answered */
+    uint64_t owed;            /* its question that I have yet to answer, 0: none */
     int32_t waits_for;
 } line;
 
@@ -123,6 +123,7 @@ static void send_note(burst_transport *t, int peer, note_kind kind, uint64_t que
     l->out = (note){.kind = kind, .waits_for = t->watch->waits_for, .question = question};
     if (transport_send(t, peer, TRANSPORT_WATCH, &l->out, sizeof l->out, &l->out_request) != BURST_OK) return;
     if (kind == NOTE_ANSWER) l->owed = 0;
+    if (kind == NOTE_ASK) l->asked = question;
 }
 
 static burst_status take_note(burst_transport *t, int peer) {
@@ -136,7 +137,8 @@ static burst_status take_note(burst_transport *t, int peer) {
     }
     if (n.kind == NOTE_ASK) l->owed = n.question;
     if (n.kind == NOTE_ANSWER) l->answered = n.question, l->waits_for = n.waits_for;
-    return expect_note(t, peer);
+    const burst_status status = expect_note(t, peer);
+    return status == BURST_OK ? BURST_OK : break_transport(t, status);
 }
 
 /* A note that cannot be received says that its sender is gone: whoever waits for that rank will hear it there. */
@@ -225,9 +227,9 @@ static burst_status inquire(burst_transport *t, transport_request *r, const tran
     grace = grace < grace_least ? grace_least : grace > grace_most ? grace_most : grace;
     const double until = base_seconds() + grace;
     w->question++;
-    for (int peer = 0; peer < t->size; peer++)
-        if (peer != t->rank) send_note(t, peer, NOTE_ASK, w->question);
     for (int64_t tries = 0; base_seconds() < until; tries++) {
+        for (int peer = 0; peer < t->size; peer++) /* who could not be asked at once is asked again */
+            if (peer != t->rank && w->lines[peer].asked != w->question) send_note(t, peer, NOTE_ASK, w->question);
         burst_status status = transport_test(t, r);
         if (status == BURST_OK) status = read_notes(t);
         if (status != BURST_OK || r->done) return status;
@@ -246,11 +248,13 @@ static burst_status inquire(burst_transport *t, transport_request *r, const tran
 
 static burst_status wait_for(burst_transport *t, transport_request *r, const transport_patience *p) {
     double since = base_seconds();
+    int64_t completed = t->completed;
     for (int64_t tries = 0;; tries++) {
         burst_status status = transport_test(t, r);
         if (status != BURST_OK || r->done || !r->posted) return status;
         if (p->meanwhile) status = p->meanwhile(p->user);
         if (status == BURST_OK) status = transport_attend(t);
+        if (t->completed != completed) since = base_seconds(), completed = t->completed;
         if (status == BURST_OK && p->timeout > 0 && base_seconds() - since > p->timeout) {
             status = inquire(t, r, p);
             since = base_seconds();
@@ -287,7 +291,9 @@ burst_status transport_agree(burst_transport *t, const void *mine, size_t bytes,
         if (status != BURST_OK) status = transport_fail(t, status);
         if (status == BURST_OK) status = transport_wait(t, &in, patience);
         if (status == BURST_OK) status = transport_wait(t, &out, patience);
-        if (status != BURST_OK) t->leak = !transport_cancel(t, &in) || !transport_cancel(t, &out) || t->leak;
+        if (status == BURST_OK) continue;
+        const bool received = transport_cancel(t, &in), sent = transport_cancel(t, &out);
+        if (!received || !sent) t->leak = true;
     }
     return status;
 }
