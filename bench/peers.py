@@ -20,61 +20,12 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+from binding import I64, PTR, BackwardArgs, ForwardArgs, Library, MaskSpec, Options, Problem, view
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DTYPES = {"f32": (0, torch.float32), "bf16": (1, torch.bfloat16), "f16": (2, torch.float16)}
 # Largest difference, relative to the largest value: both sides' rounding, PyTorch's 16-bit gradients included.
 TOLERANCE = {"f32": 5e-5, "bf16": 5e-2, "f16": 1e-2}
-
-# ---- burst.h, mirrored ----------------------------------------------------------------------------------------------
-
-I64, INT, PTR, SIZE = ctypes.c_int64, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
-
-
-def struct(name, *fields):
-    return type(name, (ctypes.Structure,), {"_fields_": list(fields)})
-
-
-MaskSpec = struct("MaskSpec", ("struct_size", SIZE), ("q_tokens", I64), ("k_tokens", I64), ("align", INT),
-                  ("causal", INT), ("window_left", I64), ("window_right", I64), ("sink_tokens", I64), ("prefix", I64),
-                  ("documents", I64), ("q_offsets", PTR), ("k_offsets", PTR))
-Problem = struct("Problem", ("struct_size", SIZE), ("dtype", INT), ("batch", I64), ("q_heads", I64), ("kv_heads", I64),
-                 ("q_tokens", I64), ("k_tokens", I64), ("head_dim", I64), ("value_dim", I64),
-                 ("scale", ctypes.c_double), ("softcap", ctypes.c_double), ("alibi", PTR), ("sink", INT),
-                 ("mask", PTR), ("bias", PTR))
-Options = struct("Options", ("struct_size", SIZE), ("threads", INT), ("isa", INT), ("passes", ctypes.c_uint),
-                 ("memory_limit", SIZE), ("q_tile", I64), ("k_tile", I64), ("progress", PTR), ("progress_user", PTR),
-                 ("cancel", PTR))
-Tensor = struct("Tensor", ("data", PTR), ("batch_stride", I64), ("token_stride", I64), ("head_stride", I64))
-ForwardArgs = struct("ForwardArgs", ("struct_size", SIZE), ("q", Tensor), ("k", Tensor), ("v", Tensor), ("sink", PTR),
-                     ("o", Tensor), ("lse", PTR), ("stats", PTR))
-BackwardArgs = struct("BackwardArgs", ("struct_size", SIZE), ("q", Tensor), ("k", Tensor), ("v", Tensor), ("o", Tensor),
-                      ("d_o", Tensor), ("sink", PTR), ("lse", PTR), ("stats", PTR), ("d_q", Tensor), ("d_k", Tensor),
-                      ("d_v", Tensor), ("d_sink", PTR), ("accumulate", INT))
-
-
-def view(x):
-    """A [batch][heads][tokens][dim] tensor of any strides, as Burst sees it."""
-    assert x.stride(3) == 1
-    return Tensor(x.data_ptr(), x.stride(0), x.stride(2), x.stride(1))
-
-
-class Library:
-    def __init__(self, path):
-        self.c = ctypes.CDLL(str(path))
-        for name, result, arguments in [
-                ("burst_version", ctypes.c_char_p, []), ("burst_last_error", ctypes.c_char_p, []),
-                ("burst_isa_name", ctypes.c_char_p, [INT]), ("burst_mask_create", INT, [PTR, PTR]),
-                ("burst_mask_free", None, [PTR]), ("burst_plan_create", INT, [PTR, PTR, PTR, PTR]),
-                ("burst_plan_free", None, [PTR]), ("burst_plan_stats_bytes", SIZE, [PTR]),
-                ("burst_plan_pairs", I64, [PTR]), ("burst_plan_isa", INT, [PTR]),
-                ("burst_forward", INT, [PTR, PTR]), ("burst_backward", INT, [PTR, PTR])]:
-            function = getattr(self.c, name)
-            function.restype, function.argtypes = result, arguments
-
-    def __call__(self, name, *arguments):
-        if getattr(self.c, name)(*arguments) != 0:
-            raise RuntimeError(f"{name}: {self.c.burst_last_error().decode()}")
-
 
 class Burst:
     """One row's problem made ready: a plan, outputs, and the two calls."""
@@ -94,8 +45,7 @@ class Burst:
         problem.softcap, problem.mask, problem.sink = row.softcap, mask, int(row.sink)
         if row.alibi:
             problem.alibi = data.slopes.data_ptr()
-        options = Options(ctypes.sizeof(Options), threads)
-        options.passes = 0 if "backward" in row.passes else 1
+        options = Options(ctypes.sizeof(Options), threads, passes=0 if "backward" in row.passes else 1)
         library("burst_plan_create", ctypes.byref(problem), None, ctypes.byref(options), ctypes.byref(self.plan))
         c.burst_mask_free(mask)
         self.pairs = c.burst_plan_pairs(self.plan)
