@@ -23,7 +23,7 @@ Problem = struct("burst_problem", ("struct_size", SIZE), ("dtype", INT), ("batch
 Options = struct("burst_options", ("struct_size", SIZE), ("threads", INT), ("isa", INT), ("passes", ctypes.c_uint),
                  ("memory_limit", SIZE), ("q_tile", I64), ("k_tile", I64), ("progress", PTR), ("progress_user", PTR),
                  ("cancel", PTR), ("partition", INT), ("side_forward", INT), ("side_backward", INT),
-                 ("no_overlap", INT), ("narrow_gradients", INT), ("timeout", REAL))
+                 ("no_overlap", INT), ("narrow_gradients", INT), ("strategy", INT), ("send_o", INT), ("timeout", REAL))
 Tensor = struct("burst_input", ("data", PTR), ("batch_stride", I64), ("token_stride", I64), ("head_stride", I64))
 ForwardArgs = struct("burst_forward_args", ("struct_size", SIZE), ("q", Tensor), ("k", Tensor), ("v", Tensor),
                      ("sink", PTR), ("o", Tensor), ("lse", PTR), ("stats", PTR))

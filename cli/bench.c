@@ -1,14 +1,13 @@
-/* bench.c - `burst bench`: how fast, and how near to what this machine can do.
+/* bench.c - `burst bench`: how fast, and how near to what this machine can do; beside other systems, too.
  *
- * One idea: forward, backward, numbers of ranks and the probes take turns in one run, because the machine's speed drifts
- * by tens of per cent within minutes; shares of the peak and ratios compare best with best of the same run.
+ * One idea: forward, backward, numbers of ranks, systems and the probes take turns in one run, because the machine's speed
+ * drifts by tens of per cent within minutes; shares of the peak and ratios compare best with best of the same run.
  * FLOP: 2 pairs (d + v) forward, 2 pairs (3 d + 2 v) backward, exact pairs; backward excludes the forward.
  */
-#include "command.h"
-#include "json.h"
+#include "bench.h"
+#include "count.h"
 #include "need.h"
 #include "probe.h"
-#include "share.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -23,90 +22,221 @@
 #define PROBE 0.03     /* seconds of an FMA probe */
 #define DECODE_ROWS 16 /* query rows per kv head up to which memory, not arithmetic, is the limit */
 
-/* One number of ranks, as one of its ranks sees it. */
-typedef struct team {
-    int ranks;
-    burst_transport *transport;
-    burst_plan *plan;
-    share mine;
-    void *stats;
-    double *seconds[2]; /* forward, backward; of the first rank */
-    int counts[2];
-    double peak, read;
-    burst_report reports[2]; /* of the fastest round */
-} team;
-
-typedef struct bench {
-    const command_options *options;
-    word word;
-    char *text; /* the word, as it is printed */
-    int team_count, pass_count, decode;
-    int code; /* the exit code; set by the first member */
-} bench;
-
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
+/* If any member failed, all hear of it, so that all stop at the same place. */
+static burst_status for_all(const crew_member *me, const char *text, burst_status status) {
+    if (status == BURST_TRANSPORT || status == BURST_PEER) crew_give_up(text, burst_last_error());
+    const double bad = crew_sum(me, status != BURST_OK);
+    return status == BURST_OK && bad > 0 ? BURST_PEER : status;
+}
+
 /* ---- one team ---------------------------------------------------------------------------------------------------- */
+
+static int is_rival(const team *t) { return t->system && t->system->rival; }
 
 static burst_status run_pass(const bench *b, team *t, int pass, double *seconds) {
     double start = check_now();
+    burst_status status = BURST_OK;
     /* inference wants no statistics; open_team has made those of a decoding backward */
     void *stats = b->decode || b->pass_count == 1 ? NULL : t->stats;
-    burst_status status =
-        pass ? check_backward(t->plan, &t->mine.data, t->stats) : check_forward(t->plan, &t->mine.data, stats);
+    if (t->rival)
+        (pass ? rival_backward : rival_forward)(t->rival);
+    else if (pass)
+        status = check_backward(t->plan, &t->mine->data, t->stats);
+    else
+        status = check_forward(t->plan, &t->mine->data, stats);
     *seconds = check_now() - start;
     return status;
 }
 
-static burst_status open_team(const bench *b, const crew_member *me, team *t) {
-    const command_options *options = b->options;
+static burst_report report_of(const team *t) {
+    burst_report report = BURST_REPORT_INIT;
+    if (t->rival) return rival_report(t->rival);
+    burst_plan_report(t->plan, &report);
+    return report;
+}
+
+static burst_status make_plan(const bench *b, const burst_options *how, burst_transport *transport, int dealer,
+                              burst_plan **plan) {
     word_problem problem;
-    burst_status status = crew_transport(me, t->ranks, &t->transport);
-    if (status != BURST_OK || me->rank >= t->ranks) return status;
-    status = word_problem_make(&b->word, options->seed, &problem);
-    burst_options plan = options->plan;
-    plan.passes = options->forward_only ? BURST_PASS_FORWARD : BURST_PASS_FORWARD | BURST_PASS_BACKWARD;
-    if (status == BURST_OK) status = burst_plan_create(&problem.problem, t->transport, &plan, &t->plan);
+    burst_options options = *how;
+    options.passes = b->options->forward_only ? BURST_PASS_FORWARD : BURST_PASS_FORWARD | BURST_PASS_BACKWARD;
+    if (dealer) options.passes = BURST_PASS_FORWARD; /* it is there for its partition alone */
+    burst_status status = word_problem_make(&b->word, b->options->seed, &problem);
+    if (status == BURST_OK) status = burst_plan_create(&problem.problem, transport, &options, plan);
     word_problem_free(&problem);
+    return status;
+}
+
+/* The numbers of these tokens, perhaps already made for a team that has the same. */
+static void find_share(const bench *b, team *teams, team *t) {
+    for (team *other = teams; other < t; other++) {
+        burst_span mine[BURST_SPANS_MAX], theirs[BURST_SPANS_MAX];
+        int same = other->mine && other->plan && other->ranks == t->ranks;
+        for (int side = BURST_SIDE_Q; side <= BURST_SIDE_K && same; side++) {
+            const int rank = burst_transport_rank(t->transport);
+            const int count = burst_plan_spans(t->plan, (burst_side)side, rank, mine);
+            same = count == burst_plan_spans(other->plan, (burst_side)side, rank, theirs) &&
+                   memcmp(mine, theirs, (size_t)count * sizeof *mine) == 0;
+        }
+        if (same) {
+            t->mine = other->mine;
+            return;
+        }
+    }
+    t->mine = need_bytes(sizeof *t->mine);
+    t->owns_share = 1;
+    share_make(&b->word, b->options->seed, !b->options->forward_only, t->plan, t->mine);
+}
+
+/* Its plan, its numbers and, if it is one, its rival; what all that takes is counted. */
+static burst_status open_team(const bench *b, const crew_member *me, team *teams, team *t) {
+    const int backward = !b->options->forward_only;
+    if (me->rank >= t->ranks) return BURST_OK;
+    count_mark();
+    burst_status status = make_plan(b, &t->how, t->transport, is_rival(t), &t->plan);
     if (status != BURST_OK) return status;
-    share_make(&b->word, options->seed, !options->forward_only, t->plan, &t->mine);
-    if (!options->forward_only) t->stats = need_bytes(burst_plan_stats_bytes(t->plan));
-    return check_forward(t->plan, &t->mine.data, t->stats);
+    double held = is_rival(t) ? 0 : count_peak();
+    count_mark();
+    find_share(b, teams, t);
+    const double tensors = system_tensor_bytes(&b->word, t->mine->data.q.tokens, t->mine->data.k.tokens, backward);
+    if (backward) t->stats = need_bytes(burst_plan_stats_bytes(t->plan));
+    held += t->owns_share ? count_peak() : tensors; /* others' were counted when they were made */
+    count_mark();
+    if (is_rival(t))
+        t->rival = rival_open(t->system->rival, &b->word, me, t->ranks, burst_plan_threads(t->plan), t->plan,
+                              &t->mine->data, backward);
+    t->memory = held + count_peak();
+    if (!is_rival(t)) t->memory_stated = tensors + (double)burst_plan_workspace_bytes(t->plan);
+    if (t->rival) return rival_forward(t->rival), BURST_OK;
+    return check_forward(t->plan, &t->mine->data, t->stats);
 }
 
 static void close_team(team *t) {
     free(t->seconds[0]);
     free(t->seconds[1]);
     free(t->stats);
-    share_free(&t->mine);
+    rival_close(t->rival);
+    if (t->owns_share) share_free(t->mine), free(t->mine);
     burst_plan_free(t->plan);
     burst_transport_free(t->transport);
 }
 
-/* If any member failed, all hear of it, so that all stop at the same place. */
-static burst_status for_all(const crew_member *me, burst_status status) {
-    if (status == BURST_TRANSPORT || status == BURST_PEER) crew_give_up("bench", burst_last_error());
-    const double bad = crew_sum(me, status != BURST_OK);
-    return status == BURST_OK && bad > 0 ? BURST_PEER : status;
+/* ---- systems ----------------------------------------------------------------------------------------------------- */
+
+/* Threads that a rank has, all systems alike: also the one that holds all. */
+static int device_threads(const crew_member *me, int ranks) {
+    burst_transport *transport = NULL;
+    burst_plan *plan = NULL;
+    burst_problem problem = BURST_PROBLEM_INIT;
+    problem.head_dim = 1;
+    double threads = 1;
+    if (crew_transport(me, ranks, &transport) == BURST_OK && me->rank < ranks &&
+        burst_plan_create(&problem, transport, NULL, &plan) == BURST_OK)
+        threads = burst_plan_threads(plan);
+    burst_plan_free(plan);
+    burst_transport_free(transport);
+    return (int)crew_first(me, threads);
+}
+
+/* Bytes that this rank would hold, without taking them; a plan that may take one byte only says how many it needs. */
+static burst_status measure_needs(const bench *b, const crew_member *me, team *t, double *needs) {
+    const int backward = !b->options->forward_only;
+    burst_options how = t->how;
+    burst_transport *dry = NULL;
+    burst_plan *plan = NULL;
+    *needs = 0;
+    burst_status status = burst_transport_create_dry(me->rank, t->ranks, &dry);
+    if (status == BURST_OK) status = make_plan(b, &how, dry, is_rival(t), &plan);
+    if (status == BURST_OK) {
+        const int64_t n = burst_plan_tokens(plan, BURST_SIDE_Q), m = burst_plan_tokens(plan, BURST_SIDE_K);
+        *needs = system_tensor_bytes(&b->word, n, m, backward);
+        if (is_rival(t))
+            *needs += rival_memory(t->system->rival, &b->word, t->ranks, burst_plan_threads(plan), n, m, backward);
+    }
+    burst_plan_free(plan);
+    burst_transport_free(dry);
+    plan = NULL;
+    if (status != BURST_OK || is_rival(t)) return status;
+    how.memory_limit = 1;
+    status = make_plan(b, &how, t->transport, 0, &plan);
+    burst_plan_free(plan);
+    if (status != BURST_MEMORY) return status;
+    const char *number = strstr(burst_last_error(), "needs ");
+    *needs += number ? strtod(number + 6, NULL) : 0;
+    return BURST_OK;
+}
+
+static void refuse(team *t, const char *why) {
+    t->refused = 1;
+    snprintf(t->why, sizeof t->why, "%s", why);
+}
+
+/* Can this system take the word, and does it fit? All members come to the same answer. */
+static burst_status admit(const bench *b, const crew_member *me, team *t) {
+    const double limit = (double)b->options->plan.memory_limit;
+    const char *why = system_refuses(t->system, &b->word);
+    double needs = 0;
+    if (why) return refuse(t, why), BURST_OK;
+    burst_status status = me->rank < t->ranks ? measure_needs(b, me, t, &needs) : BURST_OK;
+    if (status == BURST_TRANSPORT || status == BURST_PEER) return status;
+    if (crew_sum(me, status != BURST_OK) > 0) return refuse(t, burst_last_error()), BURST_OK;
+    t->memory_stated = needs = crew_max(me, needs);
+    if (limit > 0 && needs > limit) {
+        char text[128];
+        snprintf(text, sizeof text, "out of memory: needs %.3g GiB a rank, limit %.3g", needs / (1 << 30),
+                 limit / (1 << 30));
+        refuse(t, text);
+    }
+    return BURST_OK;
+}
+
+/* Compared with the oracle before it is timed. 0, or the exit code. */
+static int compare_team(bench *b, crew_member *me, team *t) {
+    check_result result = {.code = EXIT_FINE};
+    check_options how = {.plan = t->how, .seed = b->options->seed, .forward_only = b->options->forward_only};
+    how.rival = t->system->rival, how.me = me;
+    if (me->rank == 0) progress_show("checking %s", t->system->name);
+    if (me->rank < t->ranks) check_run(&b->word, &how, t->transport, &result);
+    if (result.code == EXIT_BROKEN) crew_give_up(b->text, result.message);
+    if (me->rank == 0) progress_clear();
+    const int code = (int)crew_max(me, result.code);
+    if (code && me->rank == 0)
+        fprintf(stderr, "burst: \"%s\": %s: %s\n", b->text, t->system->name,
+                result.code == EXIT_WRONG ? "too far from the oracle; see burst check --system" : result.message);
+    return code;
+}
+
+/* ---- turns ------------------------------------------------------------------------------------------------------- */
+
+/* What all ranks of a team did in the last pass. */
+static void collect(const crew_member *me, team *t, int pass) {
+    const burst_report r = me->rank < t->ranks ? report_of(t) : (burst_report)BURST_REPORT_INIT;
+    const double pairs = crew_sum(me, (double)r.pairs), most = crew_max(me, (double)r.pairs);
+    t->bytes[pass] = crew_sum(me, (double)(r.read_bytes + r.write_bytes));
+    t->messages[pass] = crew_sum(me, (double)(r.read_messages + r.write_messages));
+    t->busiest[pass] = pairs > 0 ? most * t->ranks / pairs : 1;
 }
 
 /* One timed pass. All members come here; those outside of the team sleep until it is done. */
 static burst_status take_turn(const bench *b, const crew_member *me, team *t, int pass) {
     burst_status status = BURST_OK;
-    double seconds = 0;
+    double seconds = 0, hidden = 0;
     crew_barrier(me);
     if (me->rank < t->ranks) status = run_pass(b, t, pass, &seconds);
     if (status != BURST_OK) crew_give_up(b->text, burst_last_error());
-    if (me->rank == 0 && status == BURST_OK) {
-        burst_report report = BURST_REPORT_INIT;
-        burst_plan_report(t->plan, &report);
+    if (me->rank < t->ranks && status == BURST_OK) {
+        const burst_report report = report_of(t);
         if (t->counts[pass] == 0 || seconds < t->reports[pass].seconds) t->reports[pass] = report;
         t->seconds[pass][t->counts[pass]++] = seconds;
+        hidden = report.hidden / t->ranks;
     }
-    return for_all(me, status);
+    if (t->system) t->hidden[pass] += crew_sum(me, hidden);
+    return for_all(me, b->text, status);
 }
 
 static void probe_team(const bench *b, const crew_member *me, team *t, void *buffer, size_t bytes) {
@@ -116,18 +246,17 @@ static void probe_team(const bench *b, const crew_member *me, team *t, void *buf
     if (b->decode) t->read = fmax(t->read, crew_sum(me, inside ? probe_read(threads, buffer, bytes) : 0));
 }
 
-/* ---- all of them ------------------------------------------------------------------------------------------------- */
-
 /* A first run of each pass warms up and says how often the budget allows it. */
 static burst_status warm_up(const bench *b, const crew_member *me, team *teams, int *rounds) {
     double seconds = 0;
     for (int n = 0; n < b->team_count; n++)
-        for (int pass = 0; pass < b->pass_count; pass++) {
+        for (int pass = 0; pass < b->pass_count && !teams[n].refused; pass++) {
             double one = 0;
             crew_barrier(me);
             burst_status status =
-                for_all(me, me->rank < teams[n].ranks ? run_pass(b, &teams[n], pass, &one) : BURST_OK);
+                for_all(me, b->text, me->rank < teams[n].ranks ? run_pass(b, &teams[n], pass, &one) : BURST_OK);
             if (status != BURST_OK) return status;
+            if (teams[n].system) collect(me, &teams[n], pass);
             seconds += one + PROBE;
         }
     seconds = crew_first(me, seconds);
@@ -150,6 +279,7 @@ static burst_status measure(const bench *b, const crew_member *me, team *teams, 
     for (int round = 0; round < rounds && status == BURST_OK; round++) {
         if (me->rank == 0) progress_show("round %d of %d", round + 1, rounds);
         for (int n = 0; n < b->team_count && status == BURST_OK; n++) {
+            if (teams[n].refused) continue;
             for (int pass = 0; pass < b->pass_count && status == BURST_OK; pass++)
                 status = take_turn(b, me, &teams[n], pass);
             if (status == BURST_OK) probe_team(b, me, &teams[n], buffer, bytes);
@@ -159,92 +289,12 @@ static burst_status measure(const bench *b, const crew_member *me, team *teams, 
     free(buffer);
     for (int n = 0; n < b->team_count; n++) {
         if (b->word.dtype == BURST_F64) teams[n].peak /= 2;
-        for (int pass = 0; pass < b->pass_count; pass++)
+        for (int pass = 0; pass < b->pass_count; pass++) {
             qsort(teams[n].seconds[pass], (size_t)teams[n].counts[pass], sizeof(double), by_value);
+            teams[n].hidden[pass] /= rounds;
+        }
     }
     return status;
-}
-
-/* ---- telling ----------------------------------------------------------------------------------------------------- */
-
-typedef struct figures {
-    double best, median, gflops, gflops_median, percent, gbps;
-} figures;
-
-static figures figure(const bench *b, const team *t, int pass) {
-    const word *w = &b->word;
-    const double *seconds = t->seconds[pass];
-    const int count = t->counts[pass];
-    figures f = {.best = seconds[0], .gbps = NAN};
-    f.median = count % 2 ? seconds[count / 2] : (seconds[count / 2 - 1] + seconds[count / 2]) / 2;
-    double flops = check_flops(w, burst_plan_pairs(t->plan), pass);
-    f.gflops = flops / f.best * 1e-9;
-    f.gflops_median = flops / f.median * 1e-9;
-    f.percent = 100 * f.gflops / t->peak;
-    double bytes = (double)data_size(w->dtype) * (double)(w->batch * w->groups) * (double)w->k * (double)(w->d + w->v);
-    if (b->decode && pass == 0) f.gbps = bytes / f.best * 1e-9; /* K and V read once */
-    return f;
-}
-
-static void print_json(const bench *b, const team *first, const team *t, int pass) {
-    const figures f = figure(b, t, pass);
-    const burst_report *r = &t->reports[pass];
-    json *object = json_new();
-    json_text(object, "word", b->text);
-    json_text(object, "pass", pass ? "backward" : "forward");
-    json_number(object, "threads", burst_plan_threads(t->plan));
-    json_number(object, "ranks", t->ranks);
-    json_text(object, "transport", t->ranks == 1 ? "self" : crew_is_mpi() ? "mpi" : "threads");
-    json_text(object, "isa", burst_isa_name(burst_plan_isa(t->plan)));
-    json_number(object, "seconds_best", f.best);
-    json_number(object, "seconds_median", f.median);
-    json_number(object, "gflops", f.gflops);
-    json_number(object, "gflops_median", f.gflops_median);
-    json_number(object, "peak_gflops", t->peak);
-    json_number(object, "percent_of_peak", f.percent);
-    json_number(object, "achieved_gbps", f.gbps);
-    json_number(object, "read_gbps", isnan(f.gbps) ? NAN : t->read);
-    json_number(object, "rounds", t->counts[pass]);
-    json_number(object, "pairs", (double)burst_plan_pairs(t->plan));
-    if (t->ranks > 1) {
-        json_number(object, "seconds_computing", r->seconds_computing);
-        json_number(object, "seconds_waiting", r->seconds_waiting);
-        json_number(object, "hidden", r->hidden);
-        json_number(object, "bytes_sent", (double)(r->read_bytes + r->write_bytes));
-        json_number(object, "messages_sent", (double)(r->read_messages + r->write_messages));
-    }
-    if (b->team_count > 1) json_number(object, "ratio", first->seconds[pass][0] / f.best);
-    json_print(object);
-}
-
-static void print_pass(const bench *b, const team *first, const team *t, int pass) {
-    const figures f = figure(b, t, pass);
-    const burst_report *r = &t->reports[pass];
-    printf("  %-8s  best %10.3f ms  %7.1f GFLOP/s  %5.1f %% of peak   median %10.3f ms  %7.1f GFLOP/s  %5.1f %%\n",
-           pass ? "backward" : "forward", 1e3 * f.best, f.gflops, f.percent, 1e3 * f.median, f.gflops_median,
-           100 * f.gflops_median / t->peak);
-    if (!isnan(f.gbps))
-        printf("            K and V read once: %.1f GB/s, %.1f %% of %.1f GB/s measured\n", f.gbps,
-               100 * f.gbps / t->read, t->read);
-    if (t->ranks > 1)
-        printf(
-            "            rank 0: computing %.3f ms, waiting %.3f ms, %.0f %% hidden, %.1f MB sent in %lld messages\n",
-            1e3 * r->seconds_computing, 1e3 * r->seconds_waiting, 100 * r->hidden,
-            1e-6 * (double)(r->read_bytes + r->write_bytes), (long long)(r->read_messages + r->write_messages));
-    if (t != first)
-        printf("            %.3f times the speed of %d rank%s (best), %.3f (median)\n",
-               first->seconds[pass][0] / f.best, first->ranks, first->ranks == 1 ? "" : "s",
-               figure(b, first, pass).median / f.median);
-}
-
-static void print_team(const bench *b, const team *first, const team *t) {
-    const int threads = burst_plan_threads(t->plan);
-    if (!b->options->json) {
-        printf("%s  %s, ", b->text, burst_isa_name(burst_plan_isa(t->plan)));
-        if (t->ranks > 1 || b->team_count > 1) printf("%d rank%s of ", t->ranks, t->ranks == 1 ? "" : "s");
-        printf("%d thread%s, %d rounds, peak %.1f GFLOP/s\n", threads, threads == 1 ? "" : "s", t->counts[0], t->peak);
-    }
-    for (int pass = 0; pass < b->pass_count; pass++) (b->options->json ? print_json : print_pass)(b, first, t, pass);
 }
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
@@ -263,30 +313,63 @@ static int failed(bench *b, const crew_member *me, burst_status status, int code
     return 1;
 }
 
+static void describe_team(const bench *b, int n, int threads, team *t) {
+    const int count = b->options->system_count, each = count ? count : 1;
+    t->ranks = b->options->rank_counts ? b->options->ranks[n / each] : crew_processes();
+    t->how = b->options->plan;
+    if (!count) return;
+    t->system = b->options->systems[n % each];
+    if (t->system->alone) t->ranks = 1;
+    t->how.threads = threads;
+    t->how.memory_limit = 0; /* of tensors and all; the plan's is for its workspace */
+    system_apply(t->system, &t->how);
+}
+
+/* 0, or it failed. */
+static int start_team(bench *b, crew_member *me, team *teams, team *t) {
+    if (failed(b, me, crew_transport(me, t->ranks, &t->transport), EXIT_BROKEN)) return 1;
+    if (t->system) {
+        if (failed(b, me, admit(b, me, t), EXIT_BROKEN)) return 1;
+        if (t->refused) return 0;
+        const int code = b->options->unchecked ? 0 : compare_team(b, me, t);
+        if (code && me->rank == 0) b->code = code;
+        if (code) return 1;
+    }
+    if (failed(b, me, open_team(b, me, teams, t), EXIT_REFUSED)) return 1;
+    t->memory = crew_max(me, t->memory);
+    t->memory_stated = crew_max(me, t->memory_stated);
+    return 0;
+}
+
 static void bench_member(crew_member *me, void *user) {
     bench *b = user;
-    team teams[RANKS_LIST_MAX];
-    int rounds = 0, bad = 0;
-    memset(teams, 0, sizeof teams);
-    for (int n = 0; n < b->team_count; n++)
-        teams[n].ranks = b->options->rank_counts ? b->options->ranks[n] : crew_processes();
-    for (int n = 0; n < b->team_count && !bad; n++) bad = failed(b, me, open_team(b, me, &teams[n]), EXIT_REFUSED);
-    if (!bad) bad = failed(b, me, warm_up(b, me, teams, &rounds), EXIT_BROKEN);
-    if (!bad) bad = failed(b, me, measure(b, me, teams, rounds), EXIT_BROKEN);
-    for (int n = 0; n < b->team_count && !bad && me->rank == 0; n++) print_team(b, &teams[0], &teams[n]);
+    team *teams = need_array(TEAMS_MOST, sizeof *teams);
+    int rounds = 0, bad = 0, refused = 0;
+    int threads = b->options->plan.threads;
+    if (b->options->system_count && !threads) threads = device_threads(me, b->most);
+    for (int n = 0; n < b->team_count; n++) describe_team(b, n, threads, &teams[n]);
+    for (int n = 0; n < b->team_count && !bad; n++) bad = start_team(b, me, teams, &teams[n]);
+    for (int n = 0; n < b->team_count; n++) refused += teams[n].refused;
+    const int some = !bad && refused < b->team_count;
+    if (some) bad = failed(b, me, warm_up(b, me, teams, &rounds), EXIT_BROKEN);
+    if (some && !bad) bad = failed(b, me, measure(b, me, teams, rounds), EXIT_BROKEN);
+    if (!bad && me->rank == 0) bench_print(b, teams);
+    if (!bad && me->rank == 0 && !some) b->code = EXIT_REFUSED;
     for (int n = 0; n < b->team_count; n++) close_team(&teams[n]);
+    free(teams);
 }
 
 static int bench_word(const command_options *options, const char *text) {
-    bench b = {.options = options};
-    int most = 1, code = command_word(options, text, &b.word);
+    bench b = {.options = options, .most = crew_processes()};
+    int code = command_word(options, text, &b.word);
     if (code) return code;
     b.text = word_text(&b.word);
     b.pass_count = options->forward_only ? 1 : 2;
-    b.team_count = options->rank_counts ? options->rank_counts : 1;
+    b.team_count =
+        (options->rank_counts ? options->rank_counts : 1) * (options->system_count ? options->system_count : 1);
     b.decode = b.word.n * (b.word.heads / b.word.groups) <= DECODE_ROWS;
-    for (int n = 0; n < options->rank_counts; n++) most = options->ranks[n] > most ? options->ranks[n] : most;
-    code = crew_run(most, bench_member, &b);
+    for (int n = 0; n < options->rank_counts; n++) b.most = options->ranks[n] > b.most ? options->ranks[n] : b.most;
+    code = crew_run(b.most, bench_member, &b);
     free(b.text);
     word_free(&b.word);
     return code ? code : b.code;

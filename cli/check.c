@@ -317,6 +317,17 @@ static int note(check_result *out, burst_status status, int code) {
     return 1;
 }
 
+/* A rival instead of the library. It cannot be refused any more, and does not fail. */
+static void run_rival(const word *w, burst_plan *plan, const check_options *options, const data *mine,
+                      check_result *out) {
+    rival *r = rival_open(options->rival, w, options->me, out->ranks, out->threads, plan, mine, !options->forward_only);
+    rival_forward(r);
+    out->reports[0] = rival_report(r);
+    if (!options->forward_only) rival_backward(r);
+    out->reports[1] = rival_report(r);
+    rival_close(r);
+}
+
 /* Statistics are asked for if backward is to take them: without, a few rows go another way through the kernels. */
 static void run_library(burst_plan *plan, const check_options *options, const data *tensors, check_result *out) {
     void *stats = options->forward_only || options->from_lse ? NULL : need_bytes(burst_plan_stats_bytes(plan));
@@ -336,7 +347,10 @@ static void run_library(burst_plan *plan, const check_options *options, const da
 static void run_shares(const word *w, burst_plan *plan, const check_options *options, data *whole, check_result *out) {
     share mine;
     share_make(w, options->seed, !options->forward_only, plan, &mine);
-    run_library(plan, options, &mine.data, out);
+    if (options->rival)
+        run_rival(w, plan, options, &mine.data, out);
+    else
+        run_library(plan, options, &mine.data, out);
     if (out->code == 0) note(out, share_gather(w, !options->forward_only, plan, &mine, whole), 3);
     share_free(&mine);
 }
@@ -348,6 +362,7 @@ void check_run(const word *w, const check_options *options, burst_transport *tra
     burst_options plan_options = options->plan;
     const int first = burst_transport_rank(transport) == 0, ranks = burst_transport_size(transport);
     plan_options.passes = options->forward_only ? BURST_PASS_FORWARD : BURST_PASS_FORWARD | BURST_PASS_BACKWARD;
+    if (options->rival) plan_options.passes = BURST_PASS_FORWARD; /* it is there for its partition alone */
     out->ranks = ranks;
     if (!note(out, word_problem_make(w, options->seed, &problem), 2) &&
         !note(out, burst_plan_create(&problem.problem, transport, &plan_options, &plan), 2)) {
@@ -359,7 +374,7 @@ void check_run(const word *w, const check_options *options, burst_transport *tra
         out->workspace = burst_plan_workspace_bytes(plan);
         out->flops_forward = check_flops(w, burst_plan_pairs(plan), 0);
         out->flops_backward = options->forward_only ? 0 : check_flops(w, burst_plan_pairs(plan), 1);
-        if (ranks == 1)
+        if (ranks == 1 && !options->rival)
             run_library(plan, options, &tensors, out);
         else
             run_shares(w, plan, options, first ? &tensors : NULL, out);

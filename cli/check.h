@@ -3,6 +3,7 @@
 #define CLI_CHECK_H
 
 #include "data.h"
+#include "rival.h"
 
 typedef struct check_options {
     burst_options plan;
@@ -11,6 +12,9 @@ typedef struct check_options {
     int from_lse;                                     /* backward from the plain lse, not from the statistics */
     void (*made)(const burst_plan *plan, void *user); /* or NULL: shown the first rank's plan before it runs */
     void *made_user;
+    /* not the library but a rival runs, on the crew's member `me`; the plan deals out tokens and gathers results */
+    rival_kind rival;
+    const crew_member *me;
 } check_options;
 
 /* error: largest |ours - oracle|. threshold: 2 (o, lse) or 3 (gradients) times the plain error, + 4 eps max|oracle|. */

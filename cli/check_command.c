@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void print_table(const char *text, const check_result *r) {
-    printf("%s  %s, %s, ", text, r->code ? "FAILED" : "ok", burst_isa_name(r->isa));
+static void print_table(const char *text, const char *system, const check_result *r) {
+    printf("%s  %s, %s, ", text, r->code ? "FAILED" : "ok", system ? system : burst_isa_name(r->isa));
     if (r->ranks > 1) printf("%d ranks of ", r->ranks);
     printf("%d thread%s\n", r->threads, r->threads == 1 ? "" : "s");
     for (int i = 0; i < CHECK_NAMES; i++) {
@@ -26,7 +26,8 @@ static void print_table(const char *text, const check_result *r) {
 }
 
 /* Errors as a share of their thresholds: above 1 is a failure. */
-static void print_line(const char *text, const check_result *r) {
+static void print_line(const char *text, const char *system, const check_result *r) {
+    (void)system;
     printf("%s %s ", r->code ? "FAILED" : "ok    ", text);
     for (int i = 0; i < CHECK_NAMES; i++) {
         const check_error *e = &r->errors[i];
@@ -41,9 +42,10 @@ static void print_line(const char *text, const check_result *r) {
     fflush(stdout);
 }
 
-static void print_json(const char *text, const check_result *r) {
+static void print_json(const char *text, const char *system, const check_result *r) {
     json *object = json_new();
     json_text(object, "word", text);
+    if (system) json_text(object, "system", system);
     json_bool(object, "ok", r->code == 0);
     if (r->code >= EXIT_REFUSED) {
         json_text(object, "status", burst_status_name(r->status));
@@ -85,6 +87,7 @@ static void check_member(crew_member *me, void *user) {
     check_result result = {.code = EXIT_FINE};
     burst_status status = crew_transport(me, c->ranks, &transport);
     if (me->rank > 0) how.plan.progress = NULL; /* one rank tells */
+    how.me = me;
     if (status != BURST_OK) {
         result.code = EXIT_BROKEN;
         result.status = status;
@@ -103,19 +106,28 @@ static int check_text(const command_options *options, const char *text, int line
     int bad = command_word(options, text, &w);
     if (bad) return bad;
     progress_label label = {"computing"};
-    checking c = {.word = &w,
-                  .text = text,
-                  .how = {options->plan, options->seed, options->forward_only, options->from_lse, NULL, NULL},
-                  .ranks = command_ranks(options)};
+    const system_kind *system = options->system_count ? options->systems[0] : NULL;
+    checking c = {.word = &w, .text = text, .ranks = command_ranks(options)};
+    c.how = (check_options){.plan = options->plan,
+                            .seed = options->seed,
+                            .forward_only = options->forward_only,
+                            .from_lse = options->from_lse};
+    if (system) system_apply(system, &c.how.plan), c.how.rival = system->rival;
+    if (system && system->alone) c.ranks = 1;
+    if (system && system_refuses(system, &w)) {
+        fprintf(stderr, "burst: \"%s\": %s: %s\n", text, system->name, system_refuses(system, &w));
+        word_free(&w);
+        return EXIT_REFUSED;
+    }
     if (progress_visible()) c.how.plan.progress = progress_report, c.how.plan.progress_user = &label;
     bad = crew_run(c.ranks, check_member, &c);
     const check_result result = c.result;
     progress_clear();
     char *canonical = word_text(&w);
     if (options->json)
-        print_json(canonical, &result);
+        print_json(canonical, system ? system->name : NULL, &result);
     else if (result.code < EXIT_REFUSED)
-        (lines ? print_line : print_table)(canonical, &result);
+        (lines ? print_line : print_table)(canonical, system ? system->name : NULL, &result);
     if (result.code >= EXIT_REFUSED) fprintf(stderr, "burst: \"%s\": %s\n", canonical, result.message);
     free(canonical);
     word_free(&w);

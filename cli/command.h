@@ -4,6 +4,7 @@
 
 #include "check.h"
 #include "crew.h"
+#include "system.h"
 
 enum exit_code { EXIT_FINE = 0, EXIT_WRONG = 1, EXIT_REFUSED = 2, EXIT_BROKEN = 3 };
 
@@ -22,6 +23,9 @@ typedef struct command_options {
     int json, forward_only, from_lse;
     crew_kind transport;
     int ranks[RANKS_LIST_MAX], rank_counts; /* --ranks: as said, or none */
+    const system_kind *systems[SYSTEMS];    /* --system: as said, or none */
+    int system_count;
+    int unchecked; /* bench: systems are not compared with the oracle first */
     int help, version;
 } command_options;
 

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,12 +26,19 @@ int crew_prints(void) { return processes.rank == 0; }
 
 /* ---- threads ----------------------------------------------------------------------------------------------------- */
 
+/* What a member offers to the one before it. */
+typedef struct offer {
+    const void *data;
+    long number, taken; /* steps offered, and copied by the other */
+} offer;
+
 typedef struct crew_room {
     pthread_mutex_t lock;
     pthread_cond_t turned;
     int size, waiting;
     long turn;
-    double *values; /* [size] */
+    double *values;              /* [size] */
+    offer (*offers)[CREW_LANES]; /* [size] */
     burst_transport **transports;
     burst_status status;
 } crew_room;
@@ -65,6 +73,7 @@ static int run_threads(int size, void (*body)(crew_member *me, void *user), void
     thread_member *all = need_array((size_t)size, sizeof *all);
     room.values = need_array((size_t)size, sizeof *room.values);
     room.transports = need_array((size_t)size, sizeof(burst_transport *));
+    room.offers = need_array((size_t)size, sizeof *room.offers);
     pthread_mutex_init(&room.lock, NULL);
     pthread_cond_init(&room.turned, NULL);
     for (int n = 0; n < size; n++) {
@@ -78,6 +87,7 @@ static int run_threads(int size, void (*body)(crew_member *me, void *user), void
     for (int n = 1; n < size; n++) pthread_join(all[n].thread, NULL);
     pthread_cond_destroy(&room.turned);
     pthread_mutex_destroy(&room.lock);
+    free(room.offers);
     free(room.transports);
     free(room.values);
     free(all);
@@ -93,6 +103,33 @@ static burst_status thread_transport(const crew_member *me, int ranks, burst_tra
     if (status == BURST_OK && me->rank < ranks) *transport = room->transports[me->rank];
     thread_barrier(room);
     return status;
+}
+
+static void thread_step_begin(crew_step *s) {
+    crew_room *room = s->me->room;
+    offer *mine = &room->offers[s->me->rank][s->lane];
+    pthread_mutex_lock(&room->lock);
+    mine->data = s->out;
+    s->number = ++mine->number;
+    pthread_mutex_unlock(&room->lock);
+}
+
+static int thread_step_test(crew_step *s) {
+    crew_room *room = s->me->room;
+    offer *next = &room->offers[(s->me->rank + 1) % s->ranks][s->lane], *mine = &room->offers[s->me->rank][s->lane];
+    pthread_mutex_lock(&room->lock);
+    const void *data = !s->received && next->number >= s->number ? next->data : NULL;
+    int left = mine->taken >= s->number;
+    pthread_mutex_unlock(&room->lock);
+    if (data) { /* it stays where it is until it is marked as taken */
+        memcpy(s->in, data, s->in_bytes);
+        s->received = 1;
+        pthread_mutex_lock(&room->lock);
+        next->taken = s->number;
+        left = mine->taken >= s->number;
+        pthread_mutex_unlock(&room->lock);
+    }
+    return s->received && left;
 }
 
 /* ---- MPI --------------------------------------------------------------------------------------------------------- */
@@ -160,6 +197,39 @@ static double mpi_first(double value) {
     return value;
 }
 
+static double mpi_max(double value) {
+    double most = 0;
+    mpi_barrier();
+    MPI_Allreduce(&value, &most, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    return most;
+}
+
+/* In pieces: they start earlier, and counts are ints. */
+static void mpi_step_begin(crew_step *s) {
+    MPI_Request *requests = (MPI_Request *)(void *)s->pieces;
+    const int before = (s->me->rank + s->ranks - 1) % s->ranks, next = (s->me->rank + 1) % s->ranks;
+    _Static_assert(sizeof(MPI_Request) <= sizeof(void *), "a request fits where a pointer does");
+    s->requests = 0;
+    for (int sending = 0; sending < 2; sending++) {
+        const size_t bytes = sending ? s->out_bytes : s->in_bytes, even = (bytes + CREW_PIECES - 1) / CREW_PIECES;
+        const size_t piece = even > (size_t)4 << 20 ? even : (size_t)4 << 20;
+        for (size_t at = 0; at < bytes; at += piece) {
+            const int count = (int)(bytes - at < piece ? bytes - at : piece);
+            MPI_Request *r = &requests[s->requests++];
+            if (sending)
+                MPI_Isend((const char *)s->out + at, count, MPI_BYTE, before, 1000 + s->lane, MPI_COMM_WORLD, r);
+            else
+                MPI_Irecv((char *)s->in + at, count, MPI_BYTE, next, 1000 + s->lane, MPI_COMM_WORLD, r);
+        }
+    }
+}
+
+static int mpi_step_test(crew_step *s) {
+    int done = 0;
+    MPI_Testall(s->requests, (MPI_Request *)(void *)s->pieces, &done, MPI_STATUSES_IGNORE);
+    return done;
+}
+
 static burst_status mpi_transport(const crew_member *me, int ranks, burst_transport **transport) {
     MPI_Comm some = MPI_COMM_NULL;
     MPI_Comm_split(MPI_COMM_WORLD, me->rank < ranks ? 0 : MPI_UNDEFINED, me->rank, &some);
@@ -185,6 +255,12 @@ static void mpi_barrier(void) {}
 static double mpi_sum(double value) { return value; }
 
 static double mpi_first(double value) { return value; }
+
+static double mpi_max(double value) { return value; }
+
+static void mpi_step_begin(crew_step *s) { (void)s; }
+
+static int mpi_step_test(crew_step *s) { return (void)s, 1; }
 
 static burst_status mpi_transport(const crew_member *me, int ranks, burst_transport **transport) {
     (void)me, (void)ranks, (void)transport;
@@ -233,6 +309,33 @@ double crew_first(const crew_member *me, double value) {
     const double first = post_value(me, value)[0];
     thread_barrier(me->room);
     return first;
+}
+
+double crew_max(const crew_member *me, double value) {
+    if (!me->room) return mpi_max(value);
+    const double *values = post_value(me, value);
+    double most = values[0];
+    for (int n = 1; n < me->size; n++) most = values[n] > most ? values[n] : most;
+    thread_barrier(me->room);
+    return most;
+}
+
+void crew_step_begin(const crew_member *me, int ranks, int lane, const void *out, size_t out_bytes, void *in,
+                     size_t in_bytes, crew_step *step) {
+    *step = (crew_step){.me = me, .ranks = ranks, .lane = lane, .out = out, .in = in};
+    step->out_bytes = out_bytes, step->in_bytes = in_bytes;
+    step->active = 1;
+    (me->room ? thread_step_begin : mpi_step_begin)(step);
+}
+
+int crew_step_test(crew_step *step) {
+    if (step->active && (step->me->room ? thread_step_test : mpi_step_test)(step)) step->active = 0;
+    return !step->active;
+}
+
+void crew_step_wait(crew_step *step) {
+    const struct timespec pause = {0, 50000};
+    while (!crew_step_test(step)) nanosleep(&pause, NULL);
 }
 
 burst_status crew_transport(const crew_member *me, int ranks, burst_transport **transport) {

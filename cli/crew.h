@@ -29,7 +29,27 @@ int crew_run(int size, void (*body)(crew_member *me, void *user), void *user);
 void crew_barrier(const crew_member *me);
 double crew_sum(const crew_member *me, double value);   /* over all members */
 double crew_first(const crew_member *me, double value); /* the first member's */
+double crew_max(const crew_member *me, double value);   /* the largest */
 /* All members call it; the first `ranks` get a transport of so many ranks (NULL for 1). */
 burst_status crew_transport(const crew_member *me, int ranks, burst_transport **transport);
+
+/* A step of a ring of the first `ranks` members: `out` goes to the member before, the next one's comes into `in`. For systems
+ * that are not the library's. Steps of one lane come in order; `out` and `in` are the crew's until the step is done. */
+enum { CREW_LANES = 2, CREW_PIECES = 64 };
+typedef struct crew_step {
+    const crew_member *me;
+    int ranks, lane;
+    const void *out;
+    void *in;
+    size_t out_bytes, in_bytes;
+    int active, received;
+    long number;
+    int requests;
+    void *pieces[2 * CREW_PIECES]; /* MPI's requests */
+} crew_step;
+void crew_step_begin(const crew_member *me, int ranks, int lane, const void *out, size_t out_bytes, void *in,
+                     size_t in_bytes, crew_step *step);
+int crew_step_test(crew_step *step); /* 1: done, or never begun. Pushes it on */
+void crew_step_wait(crew_step *step);
 
 #endif

@@ -154,7 +154,14 @@ static int plan_word(const command_options *options, const char *text) {
     burst_plan *plan = NULL;
     burst_options how = options->plan;
     if (options->forward_only) how.passes = BURST_PASS_FORWARD;
-    const int ranks = command_ranks(options);
+    const system_kind *system = options->system_count ? options->systems[0] : NULL;
+    if (system && system->rival) {
+        fprintf(stderr, "burst: %s is not the library's: it has no plan to print; see burst --help\n", system->name);
+        word_free(&w);
+        return EXIT_REFUSED;
+    }
+    if (system) system_apply(system, &how);
+    const int ranks = system && system->alone ? 1 : command_ranks(options);
     burst_transport *dry = NULL; /* nothing is run: one process can speak for all ranks */
     burst_status status = word_problem_make(&w, options->seed, &problem);
     if (status == BURST_OK && ranks > 1) status = burst_transport_create_dry(0, ranks, &dry);

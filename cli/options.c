@@ -46,10 +46,19 @@ static int set_repeat(command_options *o, const char *text) {
 static int set_seed(command_options *o, const char *text) {
     return read_unsigned("--seed", text, 0, UINT64_MAX, &o->seed);
 }
+/* Bytes, or with k, m or g behind it so many KiB, MiB or GiB. */
 static int set_memory(command_options *o, const char *text) {
+    static const char units[] = "kmg";
+    char *copy = need_bytes(strlen(text) + 1), *unit;
     uint64_t value = 0;
-    int bad = read_unsigned("--memory", text, 1, SIZE_MAX, &value);
-    if (!bad) o->plan.memory_limit = (size_t)value;
+    strcpy(copy, text);
+    unit = copy + strspn(copy, "0123456789");
+    const char *found = *unit && !unit[1] ? strchr(units, *unit | 32) : NULL;
+    const int shift = found ? 10 * (int)(found - units + 1) : 0;
+    if (found) *unit = '\0';
+    int bad = read_unsigned("--memory", copy, 1, SIZE_MAX >> shift, &value);
+    if (!bad) o->plan.memory_limit = (size_t)value << shift;
+    free(copy);
     return bad;
 }
 static int set_dtype(command_options *o, const char *text) {
@@ -107,6 +116,32 @@ static int set_side_forward(command_options *o, const char *text) {
 static int set_side_backward(command_options *o, const char *text) {
     return read_side("--side-backward", text, &o->plan.side_backward);
 }
+static int set_system(command_options *o, const char *text) {
+    o->system_count = 0;
+    while (1) {
+        const size_t length = strcspn(text, ",");
+        const system_kind *s = system_find(text, length);
+        if (!s) {
+            fprintf(stderr, "burst: --system \"%.*s\" is none of", (int)length, text);
+            for (int n = 0; n < SYSTEMS; n++) fprintf(stderr, "%s %s", n ? "," : "", systems[n].name);
+            fputs("; see burst --help\n", stderr);
+            return EXIT_REFUSED;
+        }
+        for (int n = 0; n < o->system_count; n++)
+            if (o->systems[n] == s) return refuse("--system names %s twice", s->name);
+        o->systems[o->system_count++] = s;
+        if (!text[length]) return 0;
+        text += length + 1;
+    }
+}
+static int set_unchecked(command_options *o, const char *text) { return (void)text, o->unchecked = 1, 0; }
+static int set_strategy(command_options *o, const char *text) {
+    static const char *const names[] = {"auto", "ring", "gather", "ulysses"};
+    for (int n = 0; n < 4; n++)
+        if (strcmp(text, names[n]) == 0) return o->plan.strategy = (burst_strategy)n, 0;
+    return refuse("--strategy expects auto, ring, gather or ulysses, not \"%s\"", text);
+}
+static int set_send_o(command_options *o, const char *text) { return (void)text, o->plan.send_o = 1, 0; }
 static int set_timeout(command_options *o, const char *text) {
     char *end;
     o->plan.timeout = strtod(text, &end);
@@ -142,6 +177,10 @@ static const struct {
     {"--partition", 1, set_partition},
     {"--side-forward", 1, set_side_forward},
     {"--side-backward", 1, set_side_backward},
+    {"--system", 1, set_system},
+    {"--unchecked", 0, set_unchecked},
+    {"--strategy", 1, set_strategy},
+    {"--send-o", 0, set_send_o},
     {"--timeout", 1, set_timeout},
     {"--no-overlap", 0, set_no_overlap},
     {"--narrow-gradients", 0, set_narrow},
@@ -195,6 +234,15 @@ int command_parse(int count, char **arguments, command_options *out) {
     if (out->from_lse && !checks) return refuse("--from-lse is for burst check");
     int benches = out->command && strcmp(out->command, "bench") == 0;
     if (out->rank_counts > 1 && !benches) return refuse("several numbers of --ranks are for burst bench");
+    if (out->unchecked && !(benches && out->system_count)) return refuse("--unchecked is for burst bench --system");
+    const burst_options *p = &out->plan;
+    if (out->system_count &&
+        (p->partition || p->side_forward || p->side_backward || p->strategy || p->send_o || p->narrow_gradients))
+        return refuse("a system is a partition, a strategy and its sides: --system takes none of their options");
+    if (out->system_count && strcmp(out->command ? out->command : "", "demo") == 0)
+        return refuse("--system is for burst check, bench and plan");
+    if (out->system_count > 1 && !benches) return refuse("several systems are for burst bench");
+    if (out->system_count && out->from_lse) return refuse("--from-lse is the library's; --system takes it not");
     if (out->from_lse && out->forward_only) return refuse("--from-lse is about backward; --forward-only has none");
     return 0;
 }

@@ -274,6 +274,17 @@ typedef enum burst_side {
     BURST_SIDE_K = 2     /* K, V travel, with d_k and d_v growing on the way */
 } burst_side;
 
+/* How ranks share the work. The ring is what Burst is; the others are the ways of other systems, whole and exact. */
+typedef enum burst_strategy {
+    BURST_STRATEGY_AUTO = 0, /* the ring */
+    BURST_STRATEGY_RING = 1, /* one side stays, the other travels from rank to rank */
+    BURST_STRATEGY_GATHER =
+        2, /* every rank gets K and V of all ranks, a few heads at a time, and sends d_k and d_v back */
+    BURST_STRATEGY_ULYSSES =
+        3 /* every rank gets all tokens of some heads, and sends the results back; q_heads must be a
+                                  multiple of the ranks, and kv_heads a multiple or a divisor of them */
+} burst_strategy;
+
 typedef struct burst_options {
     size_t struct_size;
     int threads; /* 0: the cores this process may use, shared out among the ranks of this node; results have the same bits
@@ -293,13 +304,15 @@ typedef struct burst_options {
     burst_side side_forward, side_backward;
     int no_overlap;       /* 1: wait for every message before computing on; to see what overlap is worth */
     int narrow_gradients; /* 1: gradients travel in 16 bits (for 16-bit problems): fewer bytes, and roundings at every hop */
+    burst_strategy strategy; /* sides and narrow gradients are the ring's */
+    int send_o; /* 1: with side_backward Q, o travels and D is made from it by every host; to see what sending D saves */
     /* Seconds that a call waits for ranks that show no sign of life; 0: for ever. Longer than a block takes to travel. */
     double timeout;
 } burst_options;
 #define BURST_OPTIONS_INIT                                                                                             \
     {                                                                                                                  \
         sizeof(burst_options), 0, BURST_ISA_AUTO, 0u, 0, 0, 0, NULL, NULL, NULL, BURST_PARTITION_AUTO,                 \
-            BURST_SIDE_AUTO, BURST_SIDE_AUTO, 0, 0, 300.0                                                              \
+            BURST_SIDE_AUTO, BURST_SIDE_AUTO, 0, 0, BURST_STRATEGY_AUTO, 0, 300.0                                      \
     }
 
 typedef struct burst_plan burst_plan;
@@ -354,11 +367,13 @@ typedef struct burst_report {
     int64_t read_bytes, read_messages;       /* sent: visitors */
     int64_t write_bytes, write_messages;     /* sent: what grows on the way */
     int64_t control_bytes, control_messages; /* sent: agreement before and after */
+    int64_t pairs;                           /* that this rank computed, over all heads and batch rows */
 } burst_report;
 #define BURST_REPORT_INIT                                                                                              \
-    { sizeof(burst_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(burst_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 BURST_API burst_status burst_plan_report(const burst_plan *plan, burst_report *report);
-/* Bytes that this rank sends in a pass (BURST_PASS_*) if `side` travels (AUTO: the chosen one), without control. */
+/* Bytes that this rank sends in a pass (BURST_PASS_*) if `side` travels (AUTO: the chosen one), without control. Gather
+ * and ulysses have no side; theirs are of calls that ask for lse and statistics and overwrite gradients. */
 BURST_API int64_t burst_plan_wire_bytes(const burst_plan *plan, unsigned pass, burst_side side);
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */

@@ -32,6 +32,8 @@ static const field fields[] = {
     {"side_backward", false, false},
     {"no_overlap", false, false},
     {"narrow_gradients", false, false},
+    {"strategy", false, false},
+    {"send_o", false, false},
 };
 enum { FIELDS = sizeof fields / sizeof *fields };
 
@@ -90,7 +92,9 @@ static card card_of(const plan_request *q) {
                    (int64_t)q->sides[0],
                    (int64_t)q->sides[1],
                    q->no_overlap,
-                   q->narrow}};
+                   q->narrow,
+                   (int64_t)q->strategy,
+                   q->send_o}};
 }
 
 static burst_status say_difference(int index, int rank, int64_t first, int64_t other) {
@@ -108,6 +112,8 @@ burst_status request_agree(plan_request *request, burst_status checked) {
     const transport_patience patience = {.timeout = request->timeout, .round = -1};
     enum { COPIES = 1u };
     unsigned flags = transport_lends(t, (t->rank + 1) % t->size) ? 0 : COPIES;
+    for (int peer = 0; peer < t->size && request->strategy != BURST_STRATEGY_RING; peer++)
+        if (peer != t->rank && !transport_lends(t, peer)) flags = COPIES; /* these talk to everybody */
     const gao_what what = {.kind = GAO_CREATE};
     burst_status status = gao_agree(t, &patience, checked, what, &flags);
     if (status != BURST_OK) return status;

@@ -140,6 +140,20 @@ static burst_status check_side(const char *name, burst_side side) {
                      (int)side);
 }
 
+static burst_status check_strategy(const burst_options *o) {
+    if ((int)o->strategy < BURST_STRATEGY_AUTO || o->strategy > BURST_STRATEGY_ULYSSES)
+        return base_fail(BURST_INVALID, "strategy is %d: expected BURST_STRATEGY_AUTO, _RING, _GATHER or _ULYSSES",
+                         (int)o->strategy);
+    if (o->send_o != 0 && o->send_o != 1) return base_fail(BURST_INVALID, "send_o is %d: expected 0 or 1", o->send_o);
+    if (o->send_o && o->side_backward != BURST_SIDE_Q)
+        return base_fail(BURST_INVALID, "send_o is about queries that travel: side_backward must be BURST_SIDE_Q");
+    if (o->strategy <= BURST_STRATEGY_RING) return BURST_OK;
+    if (o->side_forward != BURST_SIDE_AUTO || o->side_backward != BURST_SIDE_AUTO || o->narrow_gradients)
+        return base_fail(BURST_INVALID, "side_forward, side_backward and narrow_gradients are the ring's: the strategy "
+                                        "is another");
+    return BURST_OK;
+}
+
 /* What is said about ranks must make sense with one rank too. */
 static burst_status check_ring(const burst_options *o, burst_dtype dtype) {
     if ((int)o->partition < BURST_PARTITION_AUTO || o->partition > BURST_PARTITION_STRIPED)
@@ -155,6 +169,8 @@ static burst_status check_ring(const burst_options *o, burst_dtype dtype) {
         return base_fail(BURST_INVALID, "narrow_gradients is %d: expected 0 or 1", o->narrow_gradients);
     if (o->narrow_gradients && dtype_bytes(dtype) != 2)
         return base_fail(BURST_UNSUPPORTED, "narrow_gradients is for bf16 and f16 problems only");
+    status = check_strategy(o);
+    if (status != BURST_OK) return status;
     if (!(o->timeout >= 0 && o->timeout <= 1e9))
         return base_fail(BURST_INVALID, "timeout is %g s: expected 0 (for ever) to 1e9", o->timeout);
     return BURST_OK;
@@ -186,6 +202,8 @@ burst_status options_check(const burst_options *options, plan_request *request) 
     request->sides[0] = o->side_forward, request->sides[1] = o->side_backward;
     request->no_overlap = o->no_overlap != 0;
     request->narrow = o->narrow_gradients != 0;
+    request->strategy = o->strategy == BURST_STRATEGY_AUTO ? BURST_STRATEGY_RING : o->strategy;
+    request->send_o = o->send_o != 0;
     request->timeout = o->timeout;
     request->local = (lao_options){
         .threads = o->threads == 0 ? share_of_cores(request->transport) : o->threads,

@@ -1,17 +1,17 @@
 /* mpi_ranks.c - run by mpirun: the conformance suite, then a list of words over all processes, each with another
- * partition and other sides. Usage: mpi_ranks LIST [HOW_MANY [LARGEST_MESSAGE]]. */
+ * partition, other sides and another strategy. Usage: mpi_ranks LIST [HOW_MANY [LARGEST_MESSAGE]]. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "burst_mpi.h"
-#include "check.h"
 #include "conform.h"
+#include "run.h"
 
 static int check_word(const char *text, int number, burst_transport *transport) {
     word w;
     char error[WORD_ERROR_SIZE];
-    check_options how = {BURST_OPTIONS_INIT, (uint64_t)number + 1, 0, 0, NULL, NULL};
+    check_options how = {.plan = BURST_OPTIONS_INIT, .seed = (uint64_t)number + 1};
     check_result result;
     if (word_parse(text, &w, error)) return 1;
     how.plan.threads = 1;
@@ -19,6 +19,9 @@ static int check_word(const char *text, int number, burst_transport *transport) 
     how.plan.partition = (burst_partition)(number % 4);
     how.plan.side_forward = (burst_side)(number / 2 % 3);
     how.plan.side_backward = (burst_side)(number / 3 % 3);
+    how.plan.strategy = run_strategy(&w, number, burst_transport_size(transport));
+    if (how.plan.strategy != BURST_STRATEGY_RING) how.plan.side_forward = how.plan.side_backward = BURST_SIDE_AUTO;
+    how.plan.send_o = how.plan.side_backward == BURST_SIDE_Q && number % 2;
     check_run(&w, &how, transport, &result);
     if (result.code) printf("rank %d: %s: %s\n", burst_transport_rank(transport), text, result.message);
     for (int i = 0; i < CHECK_NAMES; i++)

@@ -26,6 +26,12 @@ static void guard_tensor(run *r, data_tensor *t) {
     if (t->plain && t->data) t->data = guard(r, t->data, bytes);
 }
 
+burst_strategy run_strategy(const word *w, int number, int ranks) {
+    const int dealt = w->heads % ranks == 0 && (w->groups % ranks == 0 || ranks % w->groups == 0);
+    if (number % 5 == 2) return BURST_STRATEGY_GATHER;
+    return number % 5 >= 3 && dealt ? BURST_STRATEGY_ULYSSES : BURST_STRATEGY_RING;
+}
+
 void run_make(const char *text, int threads, burst_isa isa, run *out) {
     char error[WORD_ERROR_SIZE];
     burst_options options = BURST_OPTIONS_INIT;

@@ -31,6 +31,9 @@ void run_make(const char *text, int threads, burst_isa isa, run *out);
 void run_both(run *r); /* forward with statistics, then backward from them */
 void run_free(run *r); /* also checks the bytes in front of every guarded buffer */
 
+/* The strategy for the number-th of a list of words: in turn, as far as the word's heads allow it. */
+burst_strategy run_strategy(const word *word, int number, int ranks);
+
 /* Largest |a - b| and largest |a| over all elements; NaN counts as infinitely far. */
 double run_distance(const data_tensor *a, const data_tensor *b, double *largest);
 /* Same bits in every element (of a tensor in the default layout). */

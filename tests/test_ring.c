@@ -415,6 +415,7 @@ static void test_masks_of_others(void **state) {
         "b1h2n512d16:f64:shared=200/112/200",                                      /* one question, answers */
         "b1h2n600d16:f64:slices=0-300x0-100,0-300x300-600@0..100,300-600x100-250", /* several key ranges */
         "b1h1n1103d16:f64:docs=201/301/601:causal",                                /* uneven */
+        "b1h1n11021d16:f64:docs=1021/4001/5999:causal",                            /* uneven and long: sampled */
         "b1h2n704d16:f64:lengths=698:causal"};
     (void)state;
     for (size_t n = 0; n < sizeof words / sizeof *words; n++)
@@ -422,13 +423,9 @@ static void test_masks_of_others(void **state) {
             word w;
             char error[WORD_ERROR_SIZE];
             if (word_parse(words[n], &w, error)) fail_msg("%s: %s", words[n], error);
-            check_options o = {options_of((burst_partition)(1 + ((int)n + ranks) % 3), BURST_SIDE_AUTO,
-                                          ranks % 2 ? BURST_SIDE_Q : BURST_SIDE_K),
-                               1,
-                               0,
-                               0,
-                               NULL,
-                               NULL};
+            check_options o = {.seed = 1};
+            o.plan = options_of((burst_partition)(1 + ((int)n + ranks) % 3), BURST_SIDE_AUTO,
+                                ranks % 2 ? BURST_SIDE_Q : BURST_SIDE_K);
             check_result r;
             check_run_threads(&w, &o, ranks, &r);
             if (r.code) fail_msg("%s over %d ranks: %d %s", words[n], ranks, r.code, r.message);

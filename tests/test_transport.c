@@ -121,6 +121,7 @@ typedef struct scene {
     int custom; /* the copying carrier */
     double timeout;
     burst_side side;
+    burst_strategy strategy;
     burst_status status[8];
     char sentence[8][256];
     double seconds[8];
@@ -182,6 +183,7 @@ static burst_status play_on(burst_transport *t, member *m) {
     options.threads = guilty && s->fault == FAULT_OPTIONS ? -1 : 1;
     options.timeout = s->timeout;
     options.side_forward = options.side_backward = s->side;
+    options.strategy = s->strategy;
     options.cancel = &m->cancel;
     if (guilty && s->fault == FAULT_CANCEL_LATE) options.progress = cancel_later, options.progress_user = m;
     burst_status status = burst_plan_create(&problem, t, &options, &plan);
@@ -246,11 +248,14 @@ static void test_a_refusal_is_everybodys(void **state) {
 static void test_cancel_on_one_rank(void **state) {
     int cancelled = 0;
     (void)state;
-    for (int way = 0; way < 4; way++) {
-        const burst_side side = way & 1 ? BURST_SIDE_K : BURST_SIDE_Q;
+    for (int way = 0; way < 8; way++) {
+        static const burst_side sides[] = {BURST_SIDE_Q, BURST_SIDE_K, BURST_SIDE_AUTO, BURST_SIDE_AUTO};
         for (int ranks = 2; ranks <= 4; ranks++) {
-            scene s = {.ranks = ranks, .culprit = way % ranks, .fault = FAULT_CANCEL_LATE, .timeout = 20, .side = side};
-            s.custom = way >> 1;
+            scene s = {.ranks = ranks, .culprit = way % ranks, .fault = FAULT_CANCEL_LATE, .timeout = 20};
+            s.side = sides[way / 2];
+            s.strategy = way < 4 ? BURST_STRATEGY_RING : way < 6 ? BURST_STRATEGY_GATHER : BURST_STRATEGY_ULYSSES;
+            s.custom = way & 1;
+            if (s.strategy == BURST_STRATEGY_ULYSSES && ranks > HEADS) continue;
             run_scene(&s);
             cancelled += s.status[s.culprit] == BURST_CANCELLED;
             for (int r = 0; r < ranks; r++) {
@@ -264,7 +269,7 @@ static void test_cancel_on_one_rank(void **state) {
             assert_nothing_left();
         }
     }
-    assert_true(cancelled > 6);
+    assert_true(cancelled > 10);
 }
 
 static void test_mismatch_is_told(void **state) {
@@ -321,8 +326,11 @@ static void test_a_stalled_rank_is_named(void **state) {
 static void test_every_post_can_fail(void **state) {
     (void)state;
     for (int ranks = 2; ranks <= 3; ranks++)
-        for (int side = BURST_SIDE_Q; side <= BURST_SIDE_K; side++) {
+        for (int way = 0; way < 4; way++) {
+            static const burst_side sides[] = {BURST_SIDE_Q, BURST_SIDE_K, BURST_SIDE_AUTO, BURST_SIDE_AUTO};
+            const burst_strategy strategy = way < 2 ? BURST_STRATEGY_RING : (burst_strategy)way;
             int64_t k = 1, partial = INT64_MAX;
+            if (strategy == BURST_STRATEGY_ULYSSES && ranks > HEADS) continue;
             for (;; k++) {
                 scene s = {.ranks = ranks,
                            .culprit = (int)k % ranks,
@@ -330,7 +338,8 @@ static void test_every_post_can_fail(void **state) {
                            .fail_at = k,
                            .custom = 1,
                            .timeout = 20,
-                           .side = (burst_side)side};
+                           .side = sides[way],
+                           .strategy = strategy};
                 run_scene(&s);
                 int failed = 0;
                 for (int r = 0; r < ranks; r++) failed += s.status[r] != BURST_OK;
@@ -347,6 +356,7 @@ static void test_every_post_can_fail(void **state) {
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 typedef struct plan_team {
+    burst_strategy strategy;
     burst_status status[4];
 } plan_team;
 
@@ -355,8 +365,9 @@ static burst_status make_plan(burst_transport *t, void *user) {
     burst_problem problem = BURST_PROBLEM_INIT;
     burst_options options = BURST_OPTIONS_INIT;
     burst_plan *plan = NULL;
-    problem.q_heads = 2, problem.q_tokens = problem.k_tokens = 64, problem.head_dim = 8, problem.sink = 1;
+    problem.q_heads = 3, problem.q_tokens = problem.k_tokens = 64, problem.head_dim = 8, problem.sink = 1;
     options.timeout = 20;
+    options.strategy = team->strategy;
     const burst_status status = burst_plan_create(&problem, t, &options, &plan);
     team->status[burst_transport_rank(t)] = status;
     burst_plan_free(plan);
@@ -364,10 +375,9 @@ static burst_status make_plan(burst_transport *t, void *user) {
 }
 
 /* The k-th allocation of the process fails, on whichever rank: all return, and nothing is left. */
-static void test_every_allocation_can_fail(void **state) {
-    (void)state;
+static void check_allocations(burst_strategy strategy) {
     for (int64_t k = 1;; k++) {
-        plan_team team = {{BURST_OK, BURST_OK, BURST_OK, BURST_OK}};
+        plan_team team = {strategy, {BURST_OK, BURST_OK, BURST_OK, BURST_OK}};
         base_fail_allocation(k);
         const burst_status started = burst_threads_run(3, make_plan, &team);
         base_fail_allocation(0);
@@ -382,6 +392,12 @@ static void test_every_allocation_can_fail(void **state) {
         assert_int_equal(memory, 1);
         assert_true(k < 1000);
     }
+}
+
+static void test_every_allocation_can_fail(void **state) {
+    (void)state;
+    for (int strategy = BURST_STRATEGY_RING; strategy <= BURST_STRATEGY_ULYSSES; strategy++)
+        check_allocations((burst_strategy)strategy);
 }
 
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */

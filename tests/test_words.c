@@ -1,23 +1,16 @@
 /* test_words.c - the oracle over thousands of small words: every part of the grammar, alone and combined, at sizes
  * around every edge, on every instruction set of this machine. `test_words quick` is the set of `make check`;
  * `test_words long` is everything, with the whole product of flash-attention's own test shapes. With `ranks` behind it,
- * every word runs over 1 to 8 ranks that are threads, each with another partition and other sides.
+ * every word runs over 1 to 8 ranks that are threads, each with another partition, other sides
+ * and another strategy.
  *
  * The threshold is a few times the error of one plain computation, and that error is a matter of luck where an output
  * has few elements (d_sink has one a head). So an error a little above it is drawn again: a word fails if two of
  * three seeds fail, or at once if an error is far above. What was above is printed as the command that shows it.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
-#include "check.h"
+#include "run.h"
 
 static int is_long, over_ranks;
 static int total;
@@ -29,14 +22,16 @@ typedef struct batch {
 static void print_failure(const char *text, const check_options *o, int ranks, const check_result *r) {
     static const char *const partitions[] = {"auto", "contiguous", "zigzag", "striped"};
     static const char *const sides[] = {"auto", "q", "k"};
+    static const char *const strategies[] = {"auto", "ring", "gather", "ulysses"};
     printf("above: burst check --seed %llu --threads %d --isa %s%s", (unsigned long long)o->seed, o->plan.threads,
            burst_isa_name(o->plan.isa),
            o->from_lse       ? " --from-lse"
            : o->forward_only ? " --forward-only"
                              : "");
     if (ranks > 1)
-        printf(" --ranks %d --partition %s --side-forward %s --side-backward %s%s", ranks,
+        printf(" --ranks %d --partition %s --side-forward %s --side-backward %s --strategy %s%s%s", ranks,
                partitions[o->plan.partition], sides[o->plan.side_forward], sides[o->plan.side_backward],
+               strategies[o->plan.strategy], o->plan.send_o ? " --send-o" : "",
                o->plan.no_overlap ? " --no-overlap" : "");
     printf(" \"%s\":", text);
     if (r->code >= 2) printf(" %s", r->message);
@@ -57,7 +52,8 @@ static int check_draw(const word *w, const char *text, uint64_t seed, enum from 
     /* 100: the 16-lane body on AVX2 registers, which only the test library has */
     static const burst_isa isas[] = {BURST_ISA_AUTO, BURST_ISA_AVX512, BURST_ISA_SCALAR, BURST_ISA_AVX2,
                                      (burst_isa)100};
-    check_options options = {BURST_OPTIONS_INIT, seed, from == FORWARD_ONLY, from == FROM_LSE, NULL, NULL};
+    check_options options = {.plan = BURST_OPTIONS_INIT, .seed = seed};
+    options.forward_only = from == FORWARD_ONLY, options.from_lse = from == FROM_LSE;
     options.plan.threads = 1 + total % 3;
     options.plan.isa = isas[total % 5];
     if (!burst_isa_supported(options.plan.isa)) options.plan.isa = BURST_ISA_AUTO;
@@ -67,6 +63,12 @@ static int check_draw(const word *w, const char *text, uint64_t seed, enum from 
     options.plan.partition = (burst_partition)(total / 2 % 4);
     options.plan.side_forward = (burst_side)(total / 3 % 3), options.plan.side_backward = (burst_side)(total / 5 % 3);
     options.plan.no_overlap = total % 11 == 0;
+    options.plan.send_o = options.plan.side_backward == BURST_SIDE_Q && total % 7 < 3;
+    const burst_strategy strategy = run_strategy(w, total, ranks);
+    if (strategy != BURST_STRATEGY_RING) {
+        options.plan.strategy = strategy, options.plan.send_o = 0;
+        options.plan.side_forward = options.plan.side_backward = BURST_SIDE_AUTO;
+    }
     check_run_threads(w, &options, ranks, &result);
     if (!result.code) return 0;
     print_failure(text, &options, ranks, &result);

@@ -24,10 +24,16 @@ burst_status call_say_cancelled(void);
 transport_patience call_patience(burst_plan *plan); /* ended by the cancel flag */
 burst_status call_agree_end(burst_plan *plan);
 
+/* d_sink of all ranks, summed in their order (the same bits everywhere) and written; nothing if nobody wants it. */
+burst_status call_sinks(gao_call *call, unsigned flags, const lao_backward_args *args);
+
 burst_status ring_forward(burst_plan *plan, const lao_forward_args *args, unsigned flags);
 burst_status ring_backward(burst_plan *plan, const lao_backward_args *args, unsigned flags);
 
-/* Flags of gao_agree: what some rank wants of a call. */
-enum { CALL_EXACT = 1u, CALL_SINK = 2u };
+burst_status exchange_forward(burst_plan *plan, const lao_forward_args *args, unsigned flags);
+burst_status exchange_backward(burst_plan *plan, const lao_backward_args *args, unsigned flags);
+
+/* Flags of gao_agree: what some rank wants of a call. Statistics; d_sink; lse; gradients that are added to what is there. */
+enum { CALL_EXACT = 1u, CALL_SINK = 2u, CALL_LSE = 4u, CALL_ADD = 8u };
 
 #endif

@@ -111,6 +111,44 @@ static burst_status end(burst_plan *plan, burst_status status) {
     return status;
 }
 
+/* ---- sinks ------------------------------------------------------------------------------------------------------- */
+
+static burst_status sum_sinks(gao_call *call) {
+    enum { AT_ONCE = TRANSPORT_RECORD_MAX / sizeof(double) };
+    const burst_plan *plan = call->plan;
+    const transport_patience patience = call_patience(call->plan);
+    double *sinks = plan->sinks;
+    for (int64_t h = 0; h < plan->whole.q_heads; h += AT_ONCE) {
+        const int64_t left = plan->whole.q_heads - h, count = left < AT_ONCE ? left : AT_ONCE;
+        const size_t bytes = (size_t)count * sizeof(double);
+        const burst_status status = transport_agree(plan->transport, sinks + h, bytes, &patience);
+        if (status != BURST_OK) return status;
+        for (int64_t n = 0; n < count; n++) {
+            sinks[h + n] = 0;
+            for (int rank = 0; rank < plan->ranks; rank++)
+                sinks[h + n] += ((const double *)transport_record(plan->transport, rank, bytes))[n];
+        }
+    }
+    return BURST_OK;
+}
+
+burst_status call_sinks(gao_call *call, unsigned flags, const lao_backward_args *args) {
+    const burst_plan *plan = call->plan;
+    const burst_status status = flags & CALL_SINK ? sum_sinks(call) : BURST_OK;
+    for (int64_t h = 0; h < plan->whole.q_heads && args->d_sink && status == BURST_OK; h++) {
+        if (plan->whole.dtype == BURST_F64) {
+            double *out = (double *)args->d_sink + h;
+            *out = plan->sinks[h] + (args->accumulate_q ? *out : 0);
+        } else {
+            float *out = (float *)args->d_sink + h;
+            *out = (float)(plan->sinks[h] + (args->accumulate_q ? (double)*out : 0));
+        }
+    }
+    return status;
+}
+
+/* ---- one rank ---------------------------------------------------------------------------------------------------- */
+
 static burst_status forward_alone(burst_plan *plan, const lao_forward_args *args) {
     gao_call call = call_begin(plan);
     lao_forward_args round = *args;
@@ -127,8 +165,9 @@ static burst_status backward_alone(burst_plan *plan, const lao_backward_args *ar
 }
 
 /* What the call took and sent; one rank only computes. */
-static void close_report(burst_plan *plan, double since, const transport_traffic *before) {
+static void close_report(burst_plan *plan, unsigned pass, double since, const transport_traffic *before) {
     burst_report *r = &plan->report;
+    r->pairs = plan_work(plan, pass);
     r->seconds = base_seconds() - since;
     if (!plan->transport) {
         r->seconds_computing = r->seconds;
@@ -154,25 +193,34 @@ static transport_traffic traffic_of(const burst_plan *plan) {
 burst_status gao_forward(burst_plan *plan, const lao_forward_args *args, burst_status checked) {
     const double since = base_seconds();
     const transport_traffic before = traffic_of(plan);
-    unsigned flags = checked == BURST_OK && args->stats ? CALL_EXACT : 0;
+    unsigned flags = 0;
+    if (checked == BURST_OK) flags = (args->stats ? CALL_EXACT : 0) | (args->lse ? CALL_LSE : 0);
     plan->report = (burst_report)BURST_REPORT_INIT;
     burst_status status = begin(plan, checked, GAO_FORWARD, &flags);
     if (status != BURST_OK) return status;
-    status = plan->transport ? ring_forward(plan, args, flags) : forward_alone(plan, args);
+    if (!plan->transport)
+        status = forward_alone(plan, args);
+    else
+        status = (plan_exchanges(plan) ? exchange_forward : ring_forward)(plan, args, flags);
     status = end(plan, status);
-    close_report(plan, since, &before);
+    close_report(plan, BURST_PASS_FORWARD, since, &before);
     return status;
 }
 
 burst_status gao_backward(burst_plan *plan, const lao_backward_args *args, burst_status checked) {
     const double since = base_seconds();
     const transport_traffic before = traffic_of(plan);
-    unsigned flags = checked == BURST_OK && args->d_sink ? CALL_SINK : 0;
+    unsigned flags = 0;
+    if (checked == BURST_OK)
+        flags = (args->d_sink ? CALL_SINK : 0) | (args->accumulate_q || args->accumulate_kv ? CALL_ADD : 0);
     plan->report = (burst_report)BURST_REPORT_INIT;
     burst_status status = begin(plan, checked, GAO_BACKWARD, &flags);
     if (status != BURST_OK) return status;
-    status = plan->transport ? ring_backward(plan, args, flags) : backward_alone(plan, args);
+    if (!plan->transport)
+        status = backward_alone(plan, args);
+    else
+        status = (plan_exchanges(plan) ? exchange_backward : ring_backward)(plan, args, flags);
     status = end(plan, status);
-    close_report(plan, since, &before);
+    close_report(plan, BURST_PASS_BACKWARD, since, &before);
     return status;
 }

@@ -5,6 +5,7 @@
  *   forward, Q side  K, V                               Q                          acc, (m, sum)
  *   backward, K side Q, dO, (m, 1/sum), D, dQ           K, V                       dK, dV
  *   backward, Q side K, V, dK, dV                       (m, 1/sum), D, Q, dO       dQ
+ * With send_o, O travels in the place of D, last.
  * Does not know rounds, buffers or messages. */
 #include <string.h>
 
@@ -74,9 +75,9 @@ static burst_status forward_compute(ring *r, const plan_step *step, char *visito
     const int64_t tokens = tokens_of(r, step);
     lao_forward_args args = *r->forward;
     args.exact = r->flags & CALL_EXACT;
-    args.pulse = call_pulse(&r->call);
+    args.pulse = call_pulse(&r->flight.call);
     args.state = r->b.state;
-    args.fresh = r->round == 0;
+    args.fresh = r->flight.round == 0;
     if (visitor && r->route->side == BURST_SIDE_K) {
         args.k = part_tensor(r, &r->read, 0, tokens, visitor);
         args.v = part_tensor(r, &r->read, 1, tokens, visitor);
@@ -124,14 +125,14 @@ burst_status ring_forward(burst_plan *plan, const lao_forward_args *args, unsign
 static lao_backward_args backward_home(const ring *r) {
     const lao_shape *s = &r->plan->shape;
     lao_backward_args args = *r->backward;
-    args.pulse = r->call.carry ? call_pulse((gao_call *)&r->call) : args.pulse;
+    args.pulse = r->flight.call.carry ? call_pulse((gao_call *)&r->flight.call) : args.pulse;
     args.stats = r->b.ms;
     args.dots = r->b.dots;
     args.wide = true;
     args.d_q = home_tensor(s->q_heads, s->q_tokens, s->head_dim, r->b.d_q);
     args.d_k = home_tensor(s->kv_heads, s->k_tokens, s->head_dim, r->b.d_k);
     args.d_v = home_tensor(s->kv_heads, s->k_tokens, s->value_dim, r->b.d_v);
-    args.accumulate_q = args.accumulate_kv = r->round > 0;
+    args.accumulate_q = args.accumulate_kv = r->flight.round > 0;
     args.d_sink = NULL;
     args.sink_sums = r->flags & CALL_SINK ? r->plan->sinks : NULL;
     return args;
@@ -148,10 +149,14 @@ static burst_status backward_compute(ring *r, const plan_step *step, char *visit
         args.d_v = part_tensor(r, &wide, 1, tokens, sums);
         args.accumulate_kv = false;
     } else if (visitor) {
+        const int q = r->plan->send_o ? 1 : 2;
         args.stats = part_at(r, &r->read, 0, tokens, visitor);
-        args.dots = part_at(r, &r->read, 1, tokens, visitor);
-        args.q = part_tensor(r, &r->read, 2, tokens, visitor);
-        args.d_o = part_tensor(r, &r->read, 3, tokens, visitor);
+        args.q = part_tensor(r, &r->read, q, tokens, visitor);
+        args.d_o = part_tensor(r, &r->read, q + 1, tokens, visitor);
+        args.dots = r->plan->send_o ? NULL : part_at(r, &r->read, 1, tokens, visitor);
+        if (r->plan->send_o) args.o = part_tensor(r, &r->read, q + 2, tokens, visitor);
+        /* with D from o, what o tells of d_sink would be told again */
+        if (r->plan->send_o && dtype_bytes(r->plan->whole.dtype) != 2) args.sink_sums = NULL;
         args.d_q = part_tensor(r, &wide, 0, tokens, sums);
         args.accumulate_q = false;
     }
@@ -186,39 +191,6 @@ static void write_gradient(ring *r, void *sums, burst_side side, int64_t dim, in
     lao_store(own_local(r), &all, out, accumulate);
 }
 
-/* d_sink of all ranks, summed in their order: the same bits everywhere. */
-static burst_status sum_sinks(ring *r) {
-    enum { AT_ONCE = TRANSPORT_RECORD_MAX / sizeof(double) };
-    const transport_patience patience = {r->plan->timeout, -1, ring_while_waiting, r};
-    double *sinks = r->plan->sinks;
-    if (!(r->flags & CALL_SINK)) return BURST_OK;
-    for (int64_t h = 0; h < r->plan->whole.q_heads; h += AT_ONCE) {
-        const int64_t left = r->plan->whole.q_heads - h, count = left < AT_ONCE ? left : AT_ONCE;
-        const size_t bytes = (size_t)count * sizeof(double);
-        const burst_status status = transport_agree(r->t, sinks + h, bytes, &patience);
-        if (status != BURST_OK) return status;
-        for (int64_t n = 0; n < count; n++) {
-            sinks[h + n] = 0;
-            for (int rank = 0; rank < r->plan->ranks; rank++)
-                sinks[h + n] += ((const double *)transport_record(r->t, rank, bytes))[n];
-        }
-    }
-    return BURST_OK;
-}
-
-static void write_sinks(const ring *r) {
-    const lao_backward_args *args = r->backward;
-    for (int64_t h = 0; h < r->plan->whole.q_heads && args->d_sink; h++) {
-        if (r->plan->whole.dtype == BURST_F64) {
-            double *out = (double *)args->d_sink + h;
-            *out = r->plan->sinks[h] + (args->accumulate_q ? *out : 0);
-        } else {
-            float *out = (float *)args->d_sink + h;
-            *out = (float)(r->plan->sinks[h] + (args->accumulate_q ? (double)*out : 0));
-        }
-    }
-}
-
 /* Statistics and D of the own rows; the own block as it will travel. */
 static void backward_prepare(ring *r) {
     const lao_shape *s = &r->plan->shape;
@@ -233,10 +205,12 @@ static void backward_prepare(ring *r) {
     }
     const lao_tensor ms = home_tensor(s->q_heads, s->q_tokens, 2, r->b.ms);
     const lao_tensor dots = home_tensor(s->q_heads, s->q_tokens, 1, r->b.dots);
+    const int q = r->plan->send_o ? 1 : 2;
     pack(r, 0, &ms);
-    pack(r, 1, &dots);
-    pack(r, 2, &args->q);
-    pack(r, 3, &args->d_o);
+    if (!r->plan->send_o) pack(r, 1, &dots);
+    pack(r, q, &args->q);
+    pack(r, q + 1, &args->d_o);
+    if (r->plan->send_o) pack(r, q + 2, &args->o);
 }
 
 burst_status ring_backward(burst_plan *plan, const lao_backward_args *args, unsigned flags) {
@@ -254,7 +228,5 @@ burst_status ring_backward(burst_plan *plan, const lao_backward_args *args, unsi
         write_gradient(&r, r.b.d_v, BURST_SIDE_K, s->value_dim, 1, &args->d_v, args->accumulate_kv);
     }
     status = ring_close(&r, status);
-    if (status == BURST_OK) status = sum_sinks(&r);
-    if (status == BURST_OK) write_sinks(&r);
-    return status;
+    return status == BURST_OK ? call_sinks(&r.flight.call, flags, args) : status;
 }

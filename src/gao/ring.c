@@ -13,42 +13,6 @@
 
 static int requests(const ring *r) { return 4 * (r->plan->ranks + 1); }
 
-/* Lets everything on its way move on, and keeps the time in which something is expected. */
-static burst_status carry(void *user) {
-    ring *r = user;
-    bool expected = false;
-    for (int n = 0; n < requests(r); n++) {
-        transport_request *one = &r->read_in[n];
-        if (!one->posted || one->done) continue;
-        const burst_status status = transport_test(r->t, one);
-        if (status != BURST_OK) return transport_fail(r->t, status);
-        expected = expected || (one->receiving && !one->done);
-    }
-    const double now = base_seconds();
-    if (!expected && r->in_flight_since > 0) {
-        r->plan->report.seconds_transfer += now - r->in_flight_since;
-        r->in_flight_since = 0;
-    }
-    return transport_attend(r->t);
-}
-
-burst_status ring_while_waiting(void *user) {
-    ring *r = user;
-    if (call_cancelled(r->plan)) return call_say_cancelled();
-    return carry(r);
-}
-
-static burst_status wait_for(ring *r, transport_request *one) {
-    const transport_patience patience = {r->plan->timeout, r->round, ring_while_waiting, r};
-    const double since = base_seconds();
-    if (!one->posted || one->done) return BURST_OK;
-    const burst_status status = transport_wait(r->t, one, &patience);
-    const double seconds = base_seconds() - since;
-    r->plan->report.seconds_waiting += seconds;
-    if (one->receiving) r->missed += seconds;
-    return status;
-}
-
 size_t ring_block_bytes(const ring *r, const plan_set *set, int rank) {
     return route_set_bytes(set, r->plan->whole.batch, plan_share_of(r->plan, r->route->side, rank).tokens);
 }
@@ -57,18 +21,14 @@ static int visitor_of(const ring *r, int round) { return (r->plan->rank + round)
 
 static burst_status send(ring *r, int channel, const void *data, const plan_set *set, int round,
                          transport_request *one) {
-    const burst_status status =
-        transport_send(r->t, r->to, channel, data, ring_block_bytes(r, set, visitor_of(r, round)), one);
-    return status == BURST_OK ? BURST_OK : transport_fail(r->t, status);
+    return flight_send(&r->flight, r->to, channel, data, ring_block_bytes(r, set, visitor_of(r, round)), one);
 }
 
 static burst_status expect(ring *r, int channel, void *data, const plan_set *set, int round, transport_request *one) {
-    const burst_status status = transport_receive(r->t, r->from, channel, r->plan->lends ? NULL : data,
-                                                  ring_block_bytes(r, set, visitor_of(r, round)), one);
-    if (status != BURST_OK) return transport_fail(r->t, status);
-    if (r->in_flight_since == 0) r->in_flight_since = base_seconds();
-    return BURST_OK;
+    return flight_expect(&r->flight, r->from, channel, data, ring_block_bytes(r, set, visitor_of(r, round)), one);
 }
+
+static burst_status wait_for(ring *r, transport_request *one) { return flight_wait(&r->flight, one); }
 
 /* ---- the loop ---------------------------------------------------------------------------------------------------- */
 
@@ -109,13 +69,9 @@ static burst_status wait_for_all(ring *r) {
 }
 
 static burst_status compute(ring *r, const plan_step *step, char *visitor, char *sums) {
-    const double since = base_seconds(), all = (double)r->route->pairs;
-    r->call.step = all > 0 ? (double)step->pairs / all : 0;
-    const burst_status status = call_status(&r->call, r->way->compute(r, step, visitor, sums));
-    r->call.before += r->call.step;
-    r->plan->report.seconds_computing += base_seconds() - since;
-    if (r->call.status != BURST_OK && r->t->broken != BURST_OK) return transport_check(r->t); /* its sentence again */
-    return status == BURST_OK ? BURST_OK : transport_fail(r->t, status); /* cancelled here: tell all */
+    const double all = (double)r->route->pairs;
+    flight_compute(&r->flight, all > 0 ? (double)step->pairs / all : 0);
+    return flight_computed(&r->flight, r->way->compute(r, step, visitor, sums));
 }
 
 /* What this rank found for a visitor joins what others found before, and goes on. */
@@ -124,7 +80,7 @@ static burst_status pass_on(ring *r, int round, const plan_step *step, char *sum
     if (status != BURST_OK) return status;
     if (round >= 2) {
         r->way->fold(r, step, sums, r->write_in[round].data, step->pairs == 0);
-        transport_give_back(r->t, &r->write_in[round]);
+        transport_give_back(r->plan->transport, &r->write_in[round]);
     }
     if (r->b.sums) ring_narrow(r, step, sums, message_of(r, round));
     return send(r, TRANSPORT_WRITE, message_of(r, round), &r->write, round, &r->write_out[round]);
@@ -142,18 +98,10 @@ static burst_status visit(ring *r, int round) {
     return status;
 }
 
-/* Time in which something was expected, and how much of it was spent computing. */
-static void account(ring *r) {
-    burst_report *report = &r->plan->report;
-    if (r->in_flight_since > 0) report->seconds_transfer += base_seconds() - r->in_flight_since;
-    report->hidden = report->seconds_transfer > 0 ? 1 - r->missed / report->seconds_transfer : 1;
-    if (report->hidden < 0) report->hidden = 0;
-}
-
 burst_status ring_run(ring *r) {
     burst_status status = BURST_OK;
-    for (r->round = 0; r->round < r->route->count && status == BURST_OK; r->round++) {
-        const int t = r->round;
+    for (int t = 0; t < r->route->count && status == BURST_OK; t++) {
+        r->flight.round = t;
         const plan_step *step = &r->route->steps[t];
         status = exchange_reads(r, t);
         if (status == BURST_OK) status = expect_writes(r, t);
@@ -165,9 +113,10 @@ burst_status ring_run(ring *r) {
             status = compute(r, step, NULL, NULL);
         if (status == BURST_OK && t < r->plan->ranks - 1) status = wait_for(r, &r->read_in[t + 1]);
     }
+    if (status == BURST_OK) r->flight.round = r->route->count;
     if (status == BURST_OK) status = expect_writes(r, r->plan->ranks);
     if (status == BURST_OK) status = wait_for(r, &r->write_in[r->plan->ranks]);
-    account(r);
+    flight_account(&r->flight);
     return status;
 }
 
@@ -177,7 +126,7 @@ static burst_status settle(ring *r) {
     for (int t = r->plan->ranks; t >= 0 && status == BURST_OK; t--) {
         status = wait_for(r, &r->write_out[t]);
         if (status == BURST_OK) status = wait_for(r, &r->read_out[t]);
-        if (status == BURST_OK) transport_give_back(r->t, &r->read_in[t]);
+        if (status == BURST_OK) transport_give_back(r->plan->transport, &r->read_in[t]);
     }
     return status;
 }
@@ -186,9 +135,10 @@ static burst_status settle(ring *r) {
  * goes back when its next reader has given it back. What cannot be taken back stays with the transport. */
 static void abandon(ring *r) {
     for (int t = r->plan->ranks; t >= 0; t--) {
-        const bool wrote = transport_cancel(r->t, &r->write_out[t]), sent = transport_cancel(r->t, &r->read_out[t]);
-        const bool came = transport_cancel(r->t, &r->write_in[t]);
-        const bool read = sent && transport_cancel(r->t, &r->read_in[t]);
+        const bool wrote = transport_cancel(r->plan->transport, &r->write_out[t]),
+                   sent = transport_cancel(r->plan->transport, &r->read_out[t]);
+        const bool came = transport_cancel(r->plan->transport, &r->write_in[t]);
+        const bool read = sent && transport_cancel(r->plan->transport, &r->read_in[t]);
         if (!wrote || !came || !read) r->plan->stuck = true;
     }
 }
@@ -201,22 +151,18 @@ void ring_open(ring *r, burst_plan *plan, unsigned pass, unsigned flags) {
     size_t home, wire;
     *r = (ring){.plan = plan,
                 .route = &plan->routes[plan_pass_index(pass)],
-                .t = plan->transport,
                 .pass = pass,
                 .flags = flags,
-                .call = call_begin(plan),
                 .to = (plan->rank + plan->ranks - 1) % plan->ranks,
                 .from = (plan->rank + 1) % plan->ranks,
                 .read_in = requests_of(plan, 0),
                 .read_out = requests_of(plan, 1),
                 .write_in = requests_of(plan, 2),
                 .write_out = requests_of(plan, 3)};
-    r->read = route_read_set(&plan->whole, pass, r->route->side);
+    r->read = route_read_set(plan, pass, r->route->side);
     r->write = route_write_set(&plan->whole, pass, r->route->side, plan->narrow);
-    r->call.carry = carry;
-    r->call.user = r;
+    flight_open(&r->flight, plan, requests(r));
     route_buffers(plan, pass, &plan->memory, &r->b, &home, &wire);
-    for (int n = 0; n < requests(r); n++) r->read_in[n] = (transport_request){.posted = false};
 }
 
 /* What others have added to the own block, once it is home. */
@@ -224,9 +170,9 @@ char *ring_came_home(const ring *r) { return r->write.count ? r->write_in[r->pla
 
 burst_status ring_close(ring *r, burst_status status) {
     if (status == BURST_OK) {
-        transport_give_back(r->t, &r->write_in[r->plan->ranks]);
+        transport_give_back(r->plan->transport, &r->write_in[r->plan->ranks]);
         status = settle(r);
     }
     abandon(r);
-    return status == BURST_OK || r->t->broken == BURST_OK ? status : transport_check(r->t);
+    return status == BURST_OK || r->plan->transport->broken == BURST_OK ? status : transport_check(r->plan->transport);
 }

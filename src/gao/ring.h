@@ -2,7 +2,7 @@
 #ifndef BURST_RING_H
 #define BURST_RING_H
 
-#include "call.h"
+#include "flight.h"
 
 typedef struct ring ring;
 
@@ -18,17 +18,13 @@ struct ring {
     burst_plan *plan;
     const plan_route *route;
     const journey *way;
-    burst_transport *t;
     unsigned pass, flags;
     plan_set read, write;
     plan_buffers b;
-    gao_call call;
+    flight flight;
     const lao_forward_args *forward;
     const lao_backward_args *backward;
     int to, from; /* the ranks next to this one */
-    int round;
-    double in_flight_since; /* 0: nothing is expected */
-    double missed;          /* seconds waited for what was expected */
     /* by round: receives of visitors and of what was added to them, and the sends of both */
     transport_request *read_in, *read_out, *write_in, *write_out;
 };
@@ -42,9 +38,6 @@ char *ring_came_home(const ring *r);
 /* After ring_run: if all is well, gives back what came home and waits until everything sent has left; in any case nothing
  * of the call is in flight afterwards. Returns `status`, or what went wrong. */
 burst_status ring_close(ring *r, burst_status status);
-/* For waiting in the midst of a call. */
-burst_status ring_while_waiting(void *user);
-
 size_t ring_block_bytes(const ring *r, const plan_set *set, int rank);
 /* Sums as they travel in 16 bits. */
 void ring_narrow(ring *r, const plan_step *step, char *sums, char *message);

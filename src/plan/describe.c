@@ -72,9 +72,23 @@ static void print_shares(page *p, const burst_plan *plan) {
     }
 }
 
+static void print_stages(page *p, const burst_plan *plan, const char *name, unsigned pass) {
+    const int stages = stage_count(plan);
+    const stage_heads heads = stage_heads_of(plan, plan->rank, 0);
+    print(p,
+          "%-10s %s in %d stage%s of %" PRId64 " query and %" PRId64 " kv heads: %" PRId64 " bytes sent, %" PRId64
+          " pairs computed\n",
+          name, plan->strategy == BURST_STRATEGY_GATHER ? "K and V gathered" : "heads dealt out (ulysses)", stages,
+          stages == 1 ? "" : "s", heads.q_count, heads.k_count, stage_wire_bytes(plan, pass), plan_work(plan, pass));
+}
+
 static void print_route(page *p, const burst_plan *plan, unsigned pass) {
     const plan_route *route = &plan->routes[plan_pass_index(pass)];
     const char *name = pass == BURST_PASS_FORWARD ? "forward" : "backward";
+    if (plan_exchanges(plan)) {
+        print_stages(p, plan, name, pass);
+        return;
+    }
     const int64_t q = plan_wire_bytes(plan, pass, BURST_SIDE_Q), k = plan_wire_bytes(plan, pass, BURST_SIDE_K);
     print(p, "%-10s %s side travels: %" PRId64 " bytes sent (K side %" PRId64 ", Q side %" PRId64 ")\n", name,
           side_name(route->side), route->side == BURST_SIDE_Q ? q : k, k, q);
@@ -103,9 +117,9 @@ size_t plan_describe(const burst_plan *plan, char *text, size_t size) {
     print(&p, "threads    %d\n", plan->options.threads);
     print(&p, "workspace  %zu bytes\n", plan_bytes(plan));
     if (plan->ranks > 1)
-        print(&p, "  of it    %zu bytes of the ring: %zu at home, %zu for messages%s\n",
+        print(&p, "  of it    %zu bytes to exchange: %zu at home, %zu for messages%s\n",
               plan->memory.home_bytes + plan->memory.wire_bytes, plan->memory.home_bytes, plan->memory.wire_bytes,
-              plan->lends ? " (visitors are read where they lie)" : "");
+              plan->lends ? " (read where they lie)" : "");
     print(&p, "stats      %zu bytes\n", plan_stats_bytes(plan));
     p.length += lao_describe(plan->local, page_end(&p), page_room(&p));
     return p.length;

@@ -34,8 +34,11 @@ static burst_status copy_alibi(burst_plan *plan) {
 }
 
 static void share_out(burst_plan *plan, const burst_mask *mask, burst_partition partition) {
-    plan->partition = partition != BURST_PARTITION_AUTO ? partition : partition_choose(mask, plan->ranks);
-    plan->balance = plan->ranks > 1 ? partition_balance(mask, plan->partition, plan->ranks) : 1;
+    const bool by_heads = plan->strategy == BURST_STRATEGY_ULYSSES; /* any partition is balanced: the simplest */
+    plan->partition = partition != BURST_PARTITION_AUTO ? partition
+                      : by_heads                        ? BURST_PARTITION_CONTIGUOUS
+                                                        : partition_choose(mask, plan->ranks);
+    plan->balance = plan->ranks > 1 && !by_heads ? partition_balance(mask, plan->partition, plan->ranks) : 1;
     plan->q = plan_share_of(plan, BURST_SIDE_Q, plan->rank);
     plan->k = plan_share_of(plan, BURST_SIDE_K, plan->rank);
     plan->shape = plan->whole;
@@ -43,14 +46,14 @@ static void share_out(burst_plan *plan, const burst_mask *mask, burst_partition 
     plan->shape.k_tokens = plan->k.tokens;
 }
 
-static burst_status make_ring(burst_plan *plan) {
+static burst_status make_messages(burst_plan *plan) {
     plan_memory *m = &plan->memory;
     if (plan->ranks == 1 || plan->options.dry) return BURST_OK;
     m->home = base_alloc(m->home_bytes);
-    plan->requests = plan_alloc(plan, 4 * ((size_t)plan->ranks + 1), sizeof *plan->requests);
+    plan->requests = plan_alloc(plan, PLAN_REQUESTS * ((size_t)plan->ranks + 1), sizeof *plan->requests);
     m->wire = m->home && plan->requests ? transport_alloc(plan->transport, m->wire_bytes) : NULL;
     if (!m->wire)
-        return base_fail(BURST_MEMORY, "no memory for the ring: %zu bytes needed", m->home_bytes + m->wire_bytes);
+        return base_fail(BURST_MEMORY, "no memory for messages: %zu bytes needed", m->home_bytes + m->wire_bytes);
     return BURST_OK;
 }
 
@@ -72,8 +75,8 @@ static burst_status fill_plan(burst_plan *plan, const burst_mask *mask, const pl
     plan->slice_count = mask->starts[rows];
     plan->list_count = rows;
     share_out(plan, mask, request->partition);
-    status = route_make(plan, mask, request->sides);
-    return status == BURST_OK ? make_ring(plan) : status;
+    status = plan_exchanges(plan) ? stage_make(plan, mask) : route_make(plan, mask, request->sides);
+    return status == BURST_OK ? make_messages(plan) : status;
 }
 
 burst_status plan_create(const plan_request *request, burst_plan **result) {
@@ -97,6 +100,8 @@ burst_status plan_create(const plan_request *request, burst_plan **result) {
                              .passes = request->passes,
                              .no_overlap = request->no_overlap,
                              .narrow = request->narrow,
+                             .send_o = request->send_o,
+                             .strategy = request->strategy,
                              .timeout = request->timeout,
                              .own_bytes = sizeof *plan,
                              .transport = ranks > 1 ? request->transport : NULL,
@@ -135,6 +140,12 @@ void plan_free(burst_plan *plan) {
 
 size_t plan_bytes(const burst_plan *plan) {
     return plan->own_bytes + plan->memory.home_bytes + plan->memory.wire_bytes + lao_bytes(plan->local);
+}
+
+int64_t plan_work(const burst_plan *plan, unsigned pass) {
+    if (!plan_exchanges(plan)) return plan->routes[plan_pass_index(pass)].pairs * plan->whole.q_heads;
+    return plan->strategy == BURST_STRATEGY_GATHER ? plan->routes[0].pairs * plan->whole.q_heads
+                                                   : plan->pairs * (plan->whole.q_heads / plan->ranks);
 }
 
 size_t plan_stats_bytes(const burst_plan *plan) {

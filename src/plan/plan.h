@@ -94,8 +94,8 @@ typedef struct plan_set {
  *   forward  K side: K, V;                     nothing
  *   forward  Q side: Q;                        acc, (m, sum)
  *   backward K side: K, V;                     d_k, d_v
- *   backward Q side: (m, 1/sum), D, Q, d_o;    d_q */
-plan_set route_read_set(const lao_shape *shape, unsigned pass, burst_side side);
+ *   backward Q side: (m, 1/sum), D, Q, d_o;    d_q       (send_o: (m, 1/sum), Q, d_o, o;  d_q) */
+plan_set route_read_set(const burst_plan *plan, unsigned pass, burst_side side);
 plan_set route_write_set(const lao_shape *shape, unsigned pass, burst_side side, bool narrow);
 size_t route_set_bytes(const plan_set *set, int64_t batch, int64_t tokens);
 
@@ -110,20 +110,24 @@ typedef struct plan_request {
     unsigned passes;   /* BURST_PASS_* */
     burst_partition partition;
     burst_side sides[2]; /* forward, backward */
-    bool no_overlap, narrow;
-    bool lends; /* every rank can read what the next one has */
+    bool no_overlap, narrow, send_o;
+    burst_strategy strategy; /* never AUTO */
+    bool lends;              /* every rank can read what those have that it receives from */
     double timeout;
     void (*progress)(void *user, double done);
     void *progress_user;
     const volatile int *cancel;
 } plan_request;
 
-/* Memory of the ring, for the pass that needs more. */
+/* Memory of the ring or the exchange, for the pass that needs more. */
 typedef struct plan_memory {
     size_t home_bytes, wire_bytes;
     void *home; /* what stays */
     void *wire; /* what is sent and received */
 } plan_memory;
+
+enum { PLAN_WIRE_LEAST = 4096 }; /* bytes: tensors are scattered and gathered through the message memory, too */
+enum { PLAN_REQUESTS = 5 };      /* kinds of messages of a call: the ring has 4, the exchange 5 */
 
 struct burst_plan {
     lao_shape whole; /* the problem; its lists are not set */
@@ -134,7 +138,8 @@ struct burst_plan {
     plan_share q, k;      /* this rank's tokens */
     plan_route routes[2]; /* forward, backward */
     plan_step *steps;     /* of both routes */
-    bool no_overlap, narrow, lends;
+    bool no_overlap, narrow, send_o, lends;
+    burst_strategy strategy;
     double timeout, balance;
     float *alibi;
     lao_rect *rects;
@@ -148,7 +153,7 @@ struct burst_plan {
     burst_transport *transport; /* NULL: one rank */
     int rank, ranks;
     int64_t number;              /* of this plan on its transport */
-    transport_request *requests; /* 4 x [ranks + 1] of the ring */
+    transport_request *requests; /* [PLAN_REQUESTS * (ranks + 1)] of the ring or the exchange */
     double *sinks;               /* [q_heads], iff there are sinks, ranks and a backward pass */
     bool stuck;                  /* the transport may still touch memory of a failed call */
     burst_report report;
@@ -159,6 +164,10 @@ struct burst_plan {
 };
 
 static inline int plan_pass_index(unsigned pass) { return pass == BURST_PASS_FORWARD ? 0 : 1; }
+/* Gather or ulysses, with somebody to exchange with; else the ring, or one rank. */
+static inline bool plan_exchanges(const burst_plan *plan) {
+    return plan->ranks > 1 && plan->strategy != BURST_STRATEGY_RING;
+}
 
 burst_status plan_create(const plan_request *request, burst_plan **plan);
 void plan_free(burst_plan *plan);
@@ -167,6 +176,8 @@ size_t plan_stats_bytes(const burst_plan *plan);
 size_t plan_describe(const burst_plan *plan, char *text, size_t size);
 /* What this rank sends in a pass, by the formula. */
 int64_t plan_wire_bytes(const burst_plan *plan, unsigned pass, burst_side side);
+/* Pairs that this rank computes in a pass, over all heads. */
+int64_t plan_work(const burst_plan *plan, unsigned pass);
 /* The share of a rank; tokens of a block. */
 plan_share plan_share_of(const burst_plan *plan, burst_side side, int rank);
 
@@ -184,5 +195,62 @@ typedef struct plan_buffers {
 } plan_buffers;
 void route_buffers(const burst_plan *plan, unsigned pass, const plan_memory *memory, plan_buffers *buffers,
                    size_t *home_bytes, size_t *wire_bytes);
+
+/* ---- exchanges: gather and ulysses (stages.c) -------------------------------------------------------------------- */
+
+/* The heads that a rank computes in a stage. */
+typedef struct stage_heads {
+    int64_t q_first, q_count, k_first, k_count;
+} stage_heads;
+
+/* A tensor that is exchanged: [batch][heads][tokens][dim], heads and tokens those of its side. Reals come first in a set,
+ * so that all parts of a message are aligned. */
+typedef struct stage_part {
+    burst_side side;
+    int64_t dim;
+    size_t element;
+} stage_part;
+enum { STAGE_PARTS_MAX = 6 };
+typedef struct stage_set {
+    int count;
+    stage_part parts[STAGE_PARTS_MAX];
+} stage_set;
+
+/* What a stage reads of all ranks' tokens, and what it finds for them. In the order:
+ *   gather  forward:  K, V;                             nothing (queries are at home)
+ *   gather  backward: K, V;                             d_k, d_v
+ *   ulysses forward:  Q, K, V;                          (m, 1/sum), lse, o
+ *   ulysses backward: (m, 1/sum), D, Q, d_o, K, V;      d_k, d_v, d_q
+ * Gradients travel as elements where they are complete and not `added` to what is there; where several ranks find parts of
+ * some, all travel as reals. */
+stage_set stage_read_set(const burst_plan *plan, unsigned pass);
+stage_set stage_write_set(const burst_plan *plan, unsigned pass, bool stats, bool lse, bool added);
+int stage_count(const burst_plan *plan);
+stage_heads stage_heads_of(const burst_plan *plan, int rank, int stage);
+/* Of the first `parts` parts: a message with some tokens of each side. */
+size_t stage_bytes(const burst_plan *plan, const stage_set *set, int parts, const stage_heads *heads, int64_t q_tokens,
+                   int64_t k_tokens);
+/* Message between a rank's tokens and a rank's heads. */
+size_t stage_message_bytes(const burst_plan *plan, const stage_set *set, int token_rank, int head_rank, int stage);
+int64_t stage_wire_bytes(const burst_plan *plan, unsigned pass);
+/* Where a rank's tokens are put among all tokens of a side: its spans, in their order. */
+plan_share stage_places(const burst_plan *plan, burst_side side, int rank);
+burst_status stage_make(burst_plan *plan, const burst_mask *mask);
+
+typedef struct stage_buffers {
+    void *send[2];   /* a stage's messages to every rank, this one too; in turn. Gather: one message for all */
+    void *receive;   /* the next stage's messages, unless they are borrowed */
+    void *whole;     /* the read set of a stage, of all tokens */
+    void *found;     /* its write set, of all tokens */
+    void *back;      /* messages home, to every rank, this one too */
+    void *home;      /* those that come home, unless they are borrowed */
+    void *sums;      /* reals: parts of a gradient are added up */
+    void *ms, *dots; /* of the own queries: all heads (ulysses, backward), or those of a stage (gather) */
+    void *lse, *d_q; /* gather: of the own queries and a stage's heads */
+} stage_buffers;
+void stage_buffers_of(const burst_plan *plan, unsigned pass, const plan_memory *memory, stage_buffers *buffers,
+                      size_t *home_bytes, size_t *wire_bytes);
+/* Of the stages' local attentions: behind them, ulysses' backward has one for the own queries of all heads. */
+static inline size_t stage_home_local(const burst_plan *plan) { return (size_t)stage_count(plan); }
 
 #endif

@@ -6,15 +6,14 @@
 
 #include <string.h>
 
-enum { WIRE_LEAST = 4096 }; /* bytes: tensors are scattered and gathered through the message memory, too */
-
 /* ---- what travels ------------------------------------------------------------------------------------------------ */
 
 static void add_part(plan_set *set, int64_t heads, int64_t dim, size_t element) {
     set->parts[set->count++] = (plan_part){heads, dim, element};
 }
 
-plan_set route_read_set(const lao_shape *s, unsigned pass, burst_side side) {
+plan_set route_read_set(const burst_plan *plan, unsigned pass, burst_side side) {
+    const lao_shape *s = &plan->whole;
     const size_t e = dtype_bytes(s->dtype), real = dtype_sum_bytes(s->dtype);
     plan_set set = {.count = 0};
     if (side == BURST_SIDE_K) {
@@ -24,10 +23,11 @@ plan_set route_read_set(const lao_shape *s, unsigned pass, burst_side side) {
     }
     if (pass == BURST_PASS_BACKWARD) {
         add_part(&set, s->q_heads, 2, real);
-        add_part(&set, s->q_heads, 1, real);
+        if (!plan->send_o) add_part(&set, s->q_heads, 1, real);
     }
     add_part(&set, s->q_heads, s->head_dim, e);
     if (pass == BURST_PASS_BACKWARD) add_part(&set, s->q_heads, s->value_dim, e);
+    if (pass == BURST_PASS_BACKWARD && plan->send_o) add_part(&set, s->q_heads, s->value_dim, e);
     return set;
 }
 
@@ -60,7 +60,8 @@ plan_share plan_share_of(const burst_plan *plan, burst_side side, int rank) {
 
 /* Every rank sends its own block and all visitors but the last, and what it added to each visitor. */
 int64_t plan_wire_bytes(const burst_plan *plan, unsigned pass, burst_side side) {
-    const plan_set read = route_read_set(&plan->whole, pass, side);
+    if (plan_exchanges(plan)) return stage_wire_bytes(plan, pass);
+    const plan_set read = route_read_set(plan, pass, side);
     const plan_set write = route_write_set(&plan->whole, pass, side, plan->narrow);
     int64_t bytes = 0;
     for (int t = 0; t < plan->ranks; t++) {
@@ -76,7 +77,7 @@ static burst_side choose_side(const burst_plan *plan, unsigned pass) {
     double bytes[2];
     for (int n = 0; n < 2; n++) {
         const burst_side side = n == 0 ? BURST_SIDE_Q : BURST_SIDE_K;
-        const plan_set read = route_read_set(&plan->whole, pass, side);
+        const plan_set read = route_read_set(plan, pass, side);
         const plan_set write = route_write_set(&plan->whole, pass, side, plan->narrow);
         const double tokens = (double)(side == BURST_SIDE_Q ? plan->whole.q_tokens : plan->whole.k_tokens);
         bytes[n] = tokens * (double)(route_set_bytes(&read, 1, 1) + route_set_bytes(&write, 1, 1));
@@ -94,7 +95,7 @@ static void shares_of_step(const burst_plan *plan, burst_side side, int visitor,
 /* Where to part the own block: the first part hides the first visitor's way here, the second the way home of what others
  * added, so they are as the bytes of the two sets. Whole tiles of queries, if there are enough. */
 static int64_t parting(const burst_plan *plan, const burst_mask *mask, unsigned pass, burst_side side) {
-    const plan_set read = route_read_set(&plan->whole, pass, side);
+    const plan_set read = route_read_set(plan, pass, side);
     const plan_set write = route_write_set(&plan->whole, pass, side, plan->narrow);
     const double r = (double)route_set_bytes(&read, 1, 1), w = (double)route_set_bytes(&write, 1, 1);
     const int64_t batch = plan->whole.batch, tokens = plan->q.tokens;
@@ -200,7 +201,7 @@ static bool ring_fits(const burst_plan *plan) {
 /* Both passes take turns in one memory. */
 static void measure_ring(burst_plan *plan) {
     const plan_memory none = {.home = NULL};
-    plan->memory.wire_bytes = WIRE_LEAST;
+    plan->memory.wire_bytes = PLAN_WIRE_LEAST;
     for (int pass = 0; pass < 2; pass++) {
         plan_buffers buffers;
         size_t home, wire;
@@ -256,7 +257,7 @@ void route_buffers(const burst_plan *plan, unsigned pass, const plan_memory *mem
                    size_t *home_bytes, size_t *wire_bytes) {
     const lao_shape *s = &plan->whole;
     const burst_side side = plan->routes[plan_pass_index(pass)].side;
-    const plan_set read = route_read_set(s, pass, side), write = route_write_set(s, pass, side, plan->narrow);
+    const plan_set read = route_read_set(plan, pass, side), write = route_write_set(s, pass, side, plan->narrow);
     const plan_set sums = route_write_set(s, pass, side, false);
     const size_t real = dtype_sum_bytes(s->dtype);
     const size_t rows = (size_t)(s->batch * s->q_heads * plan->q.tokens) * real;
