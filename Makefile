@@ -13,7 +13,7 @@ ASAN_SKIP ?= ^test_words
 TSAN_SKIP ?= ^(test_words|test_words_ranks|words_list|test_mask|test_overlap)$$
 AARCH64_SKIP ?= ^(test_words|test_words_ranks|test_mask|test_overlap|test_ring|test_transport)$$
 
-.PHONY: all demo check check-long asan tsan format check-format check-aarch64 peers hosts install clean help
+.PHONY: all demo check check-long asan tsan format check-format check-aarch64 peers hosts experiments install clean help
 
 all:
 	@tools/setup build
@@ -69,6 +69,14 @@ hosts: all
 	@tools/setup build test
 	bash tests/hosts.sh build/release/burst measure
 
+# Every system beside every other; writes docs/experiments.md, its pictures and the raw JSON. FULL=1: longer sequences.
+# The hosts need root. EXPERIMENTS_ARGS: see bench/experiments.py --help.
+experiments: all
+	@tools/setup test peers
+	@test -x .venv/bin/python || python3 -m venv .venv
+	@.venv/bin/python -c 'import matplotlib' 2>/dev/null || .venv/bin/pip install --quiet -r bench/experiments.txt
+	.venv/bin/python bench/experiments.py $(if $(FULL),--full) $(EXPERIMENTS_ARGS)
+
 install: all
 	cmake --install build/release --prefix $(PREFIX)
 
@@ -84,4 +92,5 @@ help:
 	@echo 'make format, check-format  clang-format'
 	@echo 'make peers                 Burst beside PyTorch (makes .venv)'
 	@echo 'make hosts                 MPI over emulated hosts: what a slow link costs, with and without overlap'
+	@echo 'make experiments           every system beside every other: tables and pictures in docs/ (makes .venv)'
 	@echo 'make install PREFIX=...    installs; make clean removes build'

@@ -43,6 +43,18 @@ static int set_repeat(command_options *o, const char *text) {
     if (!bad) o->repeat = (int)value;
     return bad;
 }
+static int set_q_tile(command_options *o, const char *text) {
+    uint64_t value = 0;
+    int bad = read_unsigned("--q-tile", text, 1, INT_MAX, &value);
+    if (!bad) o->plan.q_tile = (int64_t)value;
+    return bad;
+}
+static int set_k_tile(command_options *o, const char *text) {
+    uint64_t value = 0;
+    int bad = read_unsigned("--k-tile", text, 1, INT_MAX, &value);
+    if (!bad) o->plan.k_tile = (int64_t)value;
+    return bad;
+}
 static int set_seed(command_options *o, const char *text) {
     return read_unsigned("--seed", text, 0, UINT64_MAX, &o->seed);
 }
@@ -172,6 +184,8 @@ static const struct {
     {"--dtype", 1, set_dtype},
     {"--repeat", 1, set_repeat},
     {"--memory", 1, set_memory},
+    {"--q-tile", 1, set_q_tile},
+    {"--k-tile", 1, set_k_tile},
     {"--ranks", 1, set_ranks},
     {"--transport", 1, set_transport},
     {"--partition", 1, set_partition},

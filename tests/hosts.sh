@@ -3,6 +3,7 @@
 #   hosts.sh BURST            checks words over 2 and 4 hosts
 #   hosts.sh BURST measure    also measures what a link that takes half as long as the computation costs, with and
 #                             without overlap, against the same plan unshaped
+#   hosts.sh BURST run MBIT HOSTS ARGUMENT...   runs `burst ARGUMENT...`, a rank on each host, over links of so many Mbit/s
 # Where namespaces are not allowed it says so and exits with 77 (skipped).
 set -euo pipefail
 burst=$(realpath "$1")
@@ -56,8 +57,11 @@ shape() { # rate in Mbit/s, or "none"
         tc -n "${prefix}_sw" qdisc del dev "p$host" root 2>/dev/null || true
         tc -n "${prefix}_h$host" qdisc del dev e0 root 2>/dev/null || true
         [ "$1" = none ] && continue
-        tc -n "${prefix}_sw" qdisc add dev "p$host" root tbf rate "${1}mbit" burst 128kb limit 1mb
-        tc -n "${prefix}_h$host" qdisc add dev e0 root tbf rate "${1}mbit" burst 128kb limit 1mb
+        # a faster link needs a larger bucket, or it never reaches its rate
+        local bucket="burst 128kb limit 1mb"
+        [ "${1%.*}" -gt 2000 ] && bucket="burst 256kb limit 2mb"
+        tc -n "${prefix}_sw" qdisc add dev "p$host" root tbf rate "${1}mbit" $bucket
+        tc -n "${prefix}_h$host" qdisc add dev e0 root tbf rate "${1}mbit" $bucket
     done
 }
 
@@ -81,6 +85,13 @@ on_hosts() { # how many, command...: one rank on each
         --mca oob_tcp_if_include 10.77.0.0/24 --mca btl_tcp_flags 1 --bind-to none --host "$list" "$@"
 }
 
+if [ "$mode" = run ]; then
+    shape "$3"
+    hosts=$4
+    shift 4
+    on_hosts "$hosts" "$burst" "$@" </dev/null
+    exit
+fi
 shape 1000
 for hosts in 2 4; do
     for word in b1h4n900d64:causal b1h4g2n701k1003d48:bf16:sink:window=100/20 b2h2n333d32:docs=100/0/233:causal:alibi; do

@@ -2,8 +2,9 @@
  * four rows share a loaded key; between them stands the softmax of the panels. Bound by memory: rows that come soon are
  * asked for meanwhile (few_soon), a little at each step: more than the core can wait for at a time stalls it. */
 
-#define FEW_GROUP (LANES < 4 ? 1 : 4)        /* rows that share a loaded key; Q and o have so many, or one or two */
-#define FEW_WIDTH(rows) ((rows) < 4 ? 4 : 2) /* vectors of dims in a gather step */
+#define FEW_GROUP (LANES < 4 ? 1 : 4) /* rows that share a loaded key; Q and o have so many, or one or two */
+#define FEW_WIDTH(rows)                                                                                                \
+    ((rows) == 1 ? 8 : (rows) < 4 ? 4 : 2) /* vectors of dims in a gather step; whole rows for one */
 
 /* n rows of a tensor, `stride` bytes apart */
 typedef struct few_rows {
@@ -30,15 +31,29 @@ INLINE void few_put(const int rows, const int keys, vf sum[4][4], real *score, i
     }
 }
 
+/* One row: key by key, so that memory is read in order and the hardware's own prefetching helps. */
+INLINE vf few_dot(const burst_dtype dtype, const char *key, int64_t dims, const real *q) {
+    const int64_t size = (int64_t)dtype_bytes(dtype);
+    vf even = v_set(0), odd = v_set(0);
+    int64_t x = 0;
+    for (; x + 2 * LANES <= dims; x += 2 * LANES) {
+        even = v_fma(v_load(q + x), load_as(dtype, key + x * size), even);
+        odd = v_fma(v_load(q + x + LANES), load_as(dtype, key + (x + LANES) * size), odd);
+    }
+    if (x + LANES <= dims) even = v_fma(v_load(q + x), load_as(dtype, key + x * size), even);
+    return v_add(even, odd);
+}
+
 /* score[key][row] for `rows` rows of Q, `wide` apart, and `keys` keys: dims in whole vectors */
 INLINE void few_scores_step(const burst_dtype dtype, const int rows, const int keys, const char *const *key,
                             int64_t dims, const real *q, int64_t wide, real *score, int64_t width) {
     const int64_t size = (int64_t)dtype_bytes(dtype);
     vf sum[4][4];
     for (int r = 0; r < rows; r++)
-        for (int i = 0; i < keys; i++) sum[r][i] = v_set(0);
+        for (int i = 0; i < keys; i++) sum[r][i] = rows == 1 ? few_dot(dtype, key[i], dims, q) : v_set(0);
+    const int64_t whole = rows == 1 ? 0 : dims;
 #pragma GCC unroll 2
-    for (int64_t x = 0; x + LANES <= dims; x += LANES) {
+    for (int64_t x = 0; x + LANES <= whole; x += LANES) {
         vf a[4];
         for (int i = 0; i < keys; i++) {
             a[i] = load_as(dtype, key[i] + x * size);
@@ -89,12 +104,12 @@ INLINE void few_gather_step(const burst_dtype dtype, const int rows, const int v
                             const real *p, int64_t width, const real *keep, real *o, int64_t wide) {
     const int64_t size = (int64_t)dtype_bytes(dtype), rest = v.dims - x;
     const char *at = v.at + x * size;
-    vf sum[4][4];
+    vf sum[4][8];
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < vectors; i++) sum[r][i] = v_mul(v_load(o + r * wide + x + i * LANES), v_set(keep[r]));
 #pragma GCC unroll 2
     for (int64_t j = 0; j < v.n; j++) {
-        vf a[4];
+        vf a[8];
         if (vectors == 1) a[0] = rest >= LANES ? load_as(dtype, at) : load_tail(dtype, at, rest);
         for (int i = 0; i + 1 < vectors; i += 2) load_pair(dtype, at + i * LANES * size, a + i);
         for (int i = 0; i < vectors; i++) V_KEEP(a[i]);
@@ -121,6 +136,9 @@ INLINE void few_gather_body(const burst_dtype dtype, const int group, int64_t ro
             few_gather_step(dtype, group, FEW_WIDTH(group), v, x, p + r, width, keep + r, o + r * wide, wide);
         }
     }
+    for (; group == 1 && x + 4 * LANES <= v.dims; x += 4 * LANES)
+        for (int64_t r = 0; r < rows; r += group)
+            few_gather_step(dtype, group, 4, v, x, p + r, width, keep + r, o + r * wide, wide);
     for (; x + 2 * LANES <= v.dims; x += 2 * LANES)
         for (int64_t r = 0; r < rows; r += group)
             few_gather_step(dtype, group, 2, v, x, p + r, width, keep + r, o + r * wide, wide);
