@@ -371,22 +371,22 @@ def accuracy():
                     one = run("check", f"b1h2n1024d64:causal:{dtype}", "--ranks", p, "--side-backward", side, *extra)[0]["errors"]
                     for name in errors:
                         if side == "q" or name in ("d_k", "d_v"):
-                            errors[name] = errors[name][:p - 1] + [one[name]["error"]]
+                            errors[name] = errors[name][:p - 1] + [one[name]["rms"]]
             kind = dtype + (", 16-bit sums on the wire" if narrow else "")
             for name, values in errors.items():
                 if narrow and name == "o":
                     continue
-                rows.append([kind, name, *[f"{v:.1e}" for v in values]])
+                rows.append([kind, name, *[f"{v:.2e}" for v in values]])
             for name in ("d_q", "d_k"):
                 if dtype == "bf16":
                     curves[f"{name}, {'16-bit sums' if narrow else 'f32 sums (ours)'}"] = errors[name]
     figure, axes = pyplot.subplots(figsize=(6.4, 3.4))
     for label, values in curves.items():
         axes.plot(ranks, values, marker="o", markersize=4, label=label)
-    axes.set(title="bf16, largest error against f64", xlabel="ranks", ylabel="error", yscale="log")
+    axes.set(title="bf16, root mean square error against f64", xlabel="ranks", ylabel="error", ylim=(0, None))
     axes.legend(fontsize=8)
-    return ("## 5. Accuracy\n\nLargest error against the f64 oracle by number of ranks, `b1h2n1024d64:causal`; of each gradient, from the "
-            "journey in which it travels. With f32 sums on the wire it does not depend on the number of ranks; with sums in 16 "
+    return ("## 5. Accuracy\n\nRoot mean square error against the f64 oracle by number of ranks, `b1h2n1024d64:causal`; of each gradient, "
+            "from the journey in which it travels. With f32 sums on the wire it does not depend on the number of ranks; with sums in 16 "
             "bits, as others keep them, it grows with every hop.\n\n"
             + table(["inputs", "", *[f"P = {p}" for p in ranks]], rows) + "\n" + save(figure, "accuracy"))
 

@@ -67,6 +67,7 @@ static void compare(check_error *e, burst_dtype dtype, double ours, double refer
     else if (isnan(reference))
         e->nan = 1;
     if (error > e->error) e->error = error;
+    if (isfinite(error)) e->squares += error * error, e->count++;
     if (isfinite(plain_error) && plain_error > e->plain) e->plain = plain_error; /* an overflow excuses nothing */
     if (isfinite(reference) && fabs(reference) > e->largest) e->largest = fabs(reference);
 }

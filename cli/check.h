@@ -21,6 +21,7 @@ typedef struct check_options {
 typedef struct check_error {
     const char *name;
     double error, plain, largest, threshold;
+    double squares, count; /* of the finite errors */
     int finite, nan; /* the reference had such elements */
     int ok;
 } check_error;

@@ -3,6 +3,7 @@
 #include "json.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +67,7 @@ static void print_json(const char *text, const char *system, const check_result 
         json *entry = json_child(errors, e->name);
         json_number(entry, "error", e->error);
         json_number(entry, "threshold", e->threshold);
+        json_number(entry, "rms", e->count > 0 ? sqrt(e->squares / e->count) : 0);
         json_number(entry, "plain", e->plain);
         json_bool(entry, "ok", e->ok);
     }
