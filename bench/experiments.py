@@ -26,8 +26,13 @@ BURST = ROOT / "build/release/burst"
 ALL = ["flash", "rsa", "ring", "ring-zigzag", "ring-striped", "burst", "burst-q", "burst-o", "burst-gao", "burst-serial",
        "gather", "ulysses"]
 DISTRIBUTED = [s for s in ALL if s != "flash"]
-STYLES = {name: (f"C{n % 10}", "osv^D*<>pPXh"[n]) for n, name in enumerate(ALL)}
-raw, started = [], time.time()
+STYLES = {name: (matplotlib.colormaps["tab20"](2 * n if n < 10 else 2 * n - 19), "osv^D*<>pPXh"[n]) for n, name in enumerate(ALL)}
+raw, started, shrink = [], time.time(), 1
+
+
+def short(tokens):
+    """Lengths as they are, or divided: --quick shows that it works, not how fast."""
+    return max(tokens // shrink, 128)
 
 
 # ---- running --------------------------------------------------------------------------------------------------------
@@ -79,7 +84,7 @@ def table(head, rows):
 
 
 def save(figure, name):
-    path = ROOT / "docs/experiments" / f"{name}.svg"
+    path = ROOT / ("docs" if shrink == 1 else "build") / "experiments" / f"{name}.svg"
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
@@ -87,16 +92,19 @@ def save(figure, name):
 
 
 def lines(name, title, x, curves, xlabel, ylabel, log=True, hline=None):
+    """Curves over lengths that double; log: the values double too."""
     figure, axes = pyplot.subplots(figsize=(6.4, 3.8))
     for label, ys in curves.items():
         points = [(a, b) for a, b in zip(x, ys) if b is not None]
         colour, marker = STYLES.get(label, (None, "o"))
         axes.plot([a for a, _ in points], [b for _, b in points], marker=marker, color=colour, label=label, markersize=4)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(x, [str(v) for v in x])
+    axes.minorticks_off()
     if log:
-        axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        axes.set_xticks(x, [str(v) for v in x])
-        axes.minorticks_off()
+    else:
+        axes.set_ylim(0, None)
     if hline:
         axes.axhline(hline[0], color="grey", linestyle="--")
         axes.text(x[0], hline[0], hline[1], va="bottom", fontsize=8)
@@ -125,11 +133,12 @@ def figure_of(value, digits=3):
 
 
 def by_length(full):
-    lengths = [1024, 2048, 4096, 8192, 16384] + ([32768, 65536] if full else [32768])
+    lengths = [short(n) for n in [1024, 2048, 4096, 8192, 16384] + ([32768, 65536] if full else [32768])]
+    lengths = sorted(set(lengths))
     limit = "256m"
     results = {}
     for n in lengths:
-        systems = ALL if n <= 16384 else [s for s in ALL if s not in ("ring-striped", "burst-o", "burst-q")]
+        systems = ALL if n <= 16384 or shrink > 1 else [s for s in ALL if s not in ("ring-striped", "burst-o", "burst-q")]
         results[n] = bench(f"b1h4n{n}d64:causal", systems, ranks=4, memory=limit, unchecked=True,
                            repeat=5 if n <= 4096 else 2 if n <= 8192 else 1)
     rows, times, memories = [], {s: [] for s in ALL}, {s: [] for s in ALL}
@@ -150,9 +159,12 @@ def by_length(full):
             f"rank holds, tensors too); 256 MiB a rank at most, and who needs more says so.\n\n"
             + table(["system", *[str(n) for n in lengths]], rows) + "\n"
             + lines("time-by-length", "forward + backward, 4 ranks, 256 MiB a rank", lengths, times, "tokens", "ms")
+            + lines("time-over-burst", "time over that of burst", lengths,
+                    {s: [None if a is None else a / b for a, b in zip(times[s], times["burst"])] for s in ALL}, "tokens", "ratio",
+                    log=False)
             + lines("memory-by-length", "memory of the fullest rank", lengths, memories, "tokens", "MiB",
                     hline=(256, "limit")))
-    last = lengths[3]
+    last = lengths[min(3, len(lengths) - 1)]
     ours = both(results[last]["burst"])
     shown = [s for s in ("rsa", "burst-gao", "ring") if both(results[last].get(s, {"refused": 1}))]
     text += ("\nPublished (8 A100, LLaMA-7B, first token, time of a system over `burst` with GAO and LAO): 16K TP + Flash 1.54, "
@@ -167,10 +179,10 @@ def by_length(full):
 
 def by_batch_and_ranks():
     batches, systems = [1, 2, 4, 8], ["rsa", "ring", "burst", "burst-gao", "gather", "ulysses"]
-    batch = {b: bench(f"b{b}h4n2048d64:causal", systems, ranks=4, memory="128m", unchecked=True, repeat=3) for b in batches}
+    batch = {b: bench(f"b{b}h4n{short(2048)}d64:causal", systems, ranks=4, memory="128m", unchecked=True, repeat=3) for b in batches}
     ranks = [1, 2, 4, 8]
     some = ["flash", "ring", "ring-zigzag", "burst", "gather", "ulysses"]
-    many = {p: bench("b1h8n8192d64:causal", some, ranks=p, unchecked=True, repeat=2) for p in ranks}
+    many = {p: bench(f"b1h8n{short(8192)}d64:causal", some, ranks=p, unchecked=True, repeat=2) for p in ranks}
 
     def cell(entry, base):
         seconds = both(entry)
@@ -243,7 +255,7 @@ def bytes_by_system():
 
 
 def over_hosts(full):
-    word, count = ("b1h8n16384d128:causal", 4) if full else ("b1h8n8192d128:causal", 4)
+    word, count = f"b1h8n{short(16384 if full else 8192)}d128:causal", 4
     rates = [1000, 2500, 10000]
     systems = ["ring", "ring-zigzag", "burst", "burst-q", "burst-o", "burst-serial", "gather", "ulysses"]
     plain = [s for s in systems if s != "burst-serial"]
@@ -258,7 +270,7 @@ def over_hosts(full):
             hidden = statistics.mean(with_overlap[r][s][p]["hidden_mean"] for p in ("forward", "backward"))
             row.append(f"{seconds:.3g} / {figure_of(serial)} ({100 * hidden:.0f} %)")
         rows.append(row)
-    rate_word = "b1h8n16384d128:window=15/0"
+    rate_word = f"b1h8n{short(16384)}d128:window=15/0"
     collectives = {s: bench(rate_word, [s], hosts=(count, 1000), threads=1, unchecked=True, repeat=3, forward_only=True)[s]["forward"]
                    for s in ("gather", "ulysses")}
     speed = {s: 8e-6 * c["bytes_sent_all"] / count / c["seconds_transfer"] for s, c in collectives.items()}
@@ -280,11 +292,11 @@ def local_tiles():
     best = {}
     for q in sizes_q:
         for k in sizes_k:
-            one = run("bench", "b1h8n4096d128", "--forward-only", "--q-tile", q, "--k-tile", k, "--repeat", 3)[0]
+            one = run("bench", f"b1h8n{short(4096)}d128", "--forward-only", "--q-tile", q, "--k-tile", k, "--repeat", 3)[0]
             best[q, k] = one["percent_of_peak"]
-    lengths = [512, 1024, 2048, 4096, 8192]
+    lengths = sorted({short(n) for n in (512, 1024, 2048, 4096, 8192)})
     tiles = {n: bench(f"b1h4n{n}d64:causal", ["burst-q", "burst-gao"], ranks=2, unchecked=True, repeat=5) for n in lengths}
-    held = {n: bench(f"b1h4n{n}d64:causal", ["rsa", "burst-gao"], ranks=2, unchecked=True, repeat=5) for n in (1024, 2048, 4096)}
+    held = {n: bench(f"b1h4n{n}d64:causal", ["rsa", "burst-gao"], ranks=2, unchecked=True, repeat=5) for n in sorted({short(n) for n in (1024, 2048, 4096)})}
     ratio = [both(tiles[n]["burst-gao"]) / both(tiles[n]["burst-q"]) for n in lengths]
     text = ("## 3. Local attention\n\n### Tile sizes\n\n`b1h8n4096d128` forward, % of the FMA peak, queries (down) by keys (across) of a tile. "
             "Flat where keys fill a tile's row; small query tiles pay for packing keys again and again.\n\n"
@@ -294,7 +306,7 @@ def local_tiles():
             + table(["tokens", "`burst-q`", "`burst-gao`", "ratio"],
                     [[n, *[f"{1e3 * both(tiles[n][s]):.4g} ({tiles[n][s]['forward']['memory_bytes'] / 2**20:.0f})"
                            for s in ("burst-q", "burst-gao")], f"{r:.2f}"] for n, r in zip(lengths, ratio)])
-            + lines("lao", "without local tiles: time over burst-q", lengths, {"burst-gao": ratio}, "tokens", "ratio")
+            + lines("lao", "without local tiles: time over burst-q", lengths, {"burst-gao": ratio}, "tokens", "ratio", log=False)
             + "\nPublished: GAO alone against GAO + LAO 1.05 at 4K, 1.19 at 32K, 1.66 at 64K (first token); it goes up with the length "
               "there as here, until memory ends it.\n"
               "\n### Store or recompute\n\nBackward of `rsa`, which keeps the probabilities from forward, against `burst-gao`, which "
@@ -308,24 +320,26 @@ def local_tiles():
 
 
 def sides(full):
-    ratios = {"1": (8, 8), "1.25": (10, 8), "2": (8, 4), "4": (8, 2), "8": (8, 1)}
+    # heads are whole: 1.25 is 5 queries to 4 keys, whose bytes are the same
+    ratios = {"1": (8, 1), "1.25": (8, 1.25), "2": (4, 1), "4": (2, 1), "8": (1, 1)}
     rows = []
-    for g, (h, kv) in ratios.items():
+    for g, (kv, longer) in ratios.items():
         cells = [g]
         for dtype in ("bf16", "f32"):
-            plan = run("plan", f"b1h{h}g{kv}n8192d128:{dtype}", "--ranks", 8)[0]["backward_bytes"]
+            plan = run("plan", f"b1h8g{kv}n{int(8192 * longer)}k8192d128:{dtype}", "--ranks", 8)[0]["backward_bytes"]
             cells.append(f"{plan['q_side'] / plan['k_side']:.3f}")
             chosen = "Q" if plan["chosen"] == plan["q_side"] else "K"
             cells.append(chosen)
-        word = f"b1h{h}g{kv}n{8192 if full else 4096}d128"
+        keys = short(8192 if full else 4096)
+        word = f"b1h8g{kv}n{int(keys * longer)}k{keys}d128"
         seconds = {s: run("bench", word, "--side-backward", s, "--threads", 1, "--repeat", 3, hosts=(2, 1000))[1]["seconds_best"]
                    for s in ("q", "k")}
         cells.append(f"{1e3 * seconds['q']:.4g} / {1e3 * seconds['k']:.4g}")
         rows.append(cells)
     # Q iff g [(e + f) d + e d + 12] < 2 d (e + f), f = 4
     crossing = {e: 2 * 128 * (e + 4) / ((e + 4) * 128 + e * 128 + 12) for e in (2, 4)}
-    return ("### Q side or K side\n\nBackward bytes of the Q side over those of the K side by query heads a kv head, and what the plan "
-            "chooses; ms of backward on 2 hosts at 1 Gbit/s, Q / K (f32, full). Predicted crossing: "
+    return ("### Q side or K side\n\nBackward bytes of the Q side over those of the K side by query heads a kv head (1.25: by the lengths, "
+            "5 queries to 4 keys), and what the plan chooses; ms of backward on 2 hosts at 1 Gbit/s, Q / K (f32, full). Predicted crossing: "
             f"g = {crossing[2]:.2f} in 16 bits with f32 gradients, {crossing[4]:.2f} in f32.\n\n"
             + table(["g", "bf16 Q / K", "chosen", "f32 Q / K", "chosen", "ms, Q / K"], rows))
 
@@ -399,7 +413,10 @@ def main():
     parser.add_argument("--full", action="store_true", help="longer sequences")
     parser.add_argument("--only", default="", help="parts whose name contains this, written to build/ (length, batch, bytes, "
                         "hosts, local, sides, balance, accuracy)")
+    parser.add_argument("--quick", action="store_true", help="lengths / 16, written to build/: shows that it works, not how fast")
     options = parser.parse_args()
+    global shrink
+    shrink = 16 if options.quick else 1
     checked = bench("b1h4n1024d64:causal", ALL, ranks=4, repeat=1)
     assert all(both(entry) for entry in checked.values())
     parts = {"length": lambda: by_length(options.full), "batch": by_batch_and_ranks, "bytes": bytes_by_system,
@@ -414,7 +431,7 @@ def main():
         if options.only in name:
             text.append(part())
     text.append(f"\nThe whole took {(time.time() - started) / 60:.0f} minutes.\n")
-    out = ROOT / ("build" if options.only else "docs")
+    out = ROOT / ("build" if options.only or options.quick else "docs")
     (out / "experiments.md").write_text("\n".join(text))
     (out / "experiments.json").write_text("[\n" + ",\n".join(json.dumps(one) for one in raw) + "\n]\n")
     print(out / "experiments.md")

@@ -112,8 +112,8 @@ static burst_status open_team(const bench *b, const crew_member *me, team *teams
                               &t->mine->data, backward);
     t->memory = held + count_peak();
     if (!is_rival(t)) t->memory_stated = tensors + (double)burst_plan_workspace_bytes(t->plan);
-    if (t->rival) return rival_forward(t->rival), BURST_OK;
-    return check_forward(t->plan, &t->mine->data, t->stats);
+    /* a decoding backward needs statistics, which its forward is not asked for */
+    return b->decode && backward && !t->rival ? check_forward(t->plan, &t->mine->data, t->stats) : BURST_OK;
 }
 
 static void close_team(team *t) {
