@@ -75,6 +75,11 @@ def both(entry):
     return sum(entry[p]["seconds_best"] for p in ("forward", "backward") if p in entry)
 
 
+def stopped(why):
+    """"out: 537 MiB" of "out of memory: needs 537 MiB a rank, limit 256 MiB"."""
+    return re.sub(r"out of memory: needs (.*) a rank.*", r"out: \1", why)
+
+
 # ---- writing --------------------------------------------------------------------------------------------------------
 
 
@@ -151,8 +156,7 @@ def by_length(full):
             held = entry["forward"]["memory_bytes"] / 2**20 if seconds else None
             memories[s].append(held)
             why = entry.get("refused", {}).get("refused", "")
-            cells.append(f"{1e3 * seconds:.4g} ({held:.0f})" if seconds else
-                         why.replace("out of memory: needs", "out:").replace(" a rank, limit 0.25", "") if "out of" in why else why)
+            cells.append(f"{1e3 * seconds:.4g} ({held:.0f})" if seconds else stopped(why))
         rows.append([f"`{s}`", *cells])
     text = ("## 1. Time and memory\n\n### By length\n\n"
             "`b1h4nNd64:causal`, 4 ranks that are threads on 2 cores, one thread each; forward + backward, ms (MiB that the fullest "
@@ -187,7 +191,7 @@ def by_batch_and_ranks():
     def cell(entry, base):
         seconds = both(entry)
         if seconds is None:
-            return entry["refused"]["refused"].replace("out of memory: needs", "out:").replace(" a rank, limit 0.125", "")
+            return stopped(entry["refused"]["refused"])
         return f"{1e3 * seconds:.4g} ({base / seconds:.2f})"
 
     return ("### By batch\n\n`bBh4n2048d64:causal`, 4 ranks, 128 MiB a rank; ms (speed against `burst`). Published, Burst against RSA: "

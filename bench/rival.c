@@ -100,7 +100,8 @@ static inline float exp_of(float x) {
     return x < -87.0f ? 0.0f : p * power.value;
 }
 
-#if defined(__x86_64__)
+/* One body for each instruction set, chosen when the program is loaded: before the sanitizers are ready for it. */
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define FOR_EVERY_CPU __attribute__((target_clones("avx512f", "arch=haswell", "default")))
 #else
 #define FOR_EVERY_CPU
@@ -226,14 +227,13 @@ static const rival_body *body_of(rival_kind kind) { return kind == RIVAL_RSA ? &
 
 /* Floats of the messages of a pass, for blocks of n tokens of the side that travels. */
 static int64_t message_floats(const rival_body *body, const word *w, int ranks, int64_t n, int64_t m, int backward) {
-    int64_t most = 0;
+    int64_t read = 0, write = 0;
     for (int pass = 0; pass <= backward; pass++) {
         const int64_t tokens = body->side[pass] == BURST_SIDE_Q ? n : m;
-        const rival_set read = body->read(w, pass), write = body->write(w, pass);
-        const int64_t floats = tokens * (2 * read.row + (ranks > 1 ? 3 * write.row : 0));
-        most = floats > most ? floats : most;
+        const int64_t a = tokens * body->read(w, pass).row, b = tokens * body->write(w, pass).row;
+        read = a > read ? a : read, write = b > write ? b : write;
     }
-    return most;
+    return 2 * read + (ranks > 1 ? 3 * write : 0);
 }
 
 double rival_memory(rival_kind kind, const word *w, int ranks, int threads, int64_t n, int64_t m, int backward) {

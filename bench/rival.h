@@ -11,7 +11,7 @@ typedef enum rival_kind { RIVAL_NONE, RIVAL_RSA, RIVAL_GAO } rival_kind;
 
 /* NULL, or why this word cannot be had. */
 const char *rival_refuses(rival_kind kind, const word *word);
-/* Bytes that one rank of `ranks` holds beside its tensors, with its `n` queries and `m` keys, the largest blocks being n and m. */
+/* Bytes that one rank of `ranks` holds beside its tensors, n and m being the queries and keys of the largest blocks. */
 double rival_memory(rival_kind kind, const word *word, int ranks, int threads, int64_t n, int64_t m, int backward);
 /* How tokens are dealt out. */
 burst_partition rival_partition(rival_kind kind);

@@ -42,7 +42,7 @@ static burst_status run_pass(const bench *b, team *t, int pass, double *seconds)
     double start = check_now();
     burst_status status = BURST_OK;
     /* inference wants no statistics; open_team has made those of a decoding backward */
-    void *stats = b->decode || b->pass_count == 1 ? NULL : t->stats;
+    void *stats = bench_stats(b) ? t->stats : NULL;
     if (t->rival)
         (pass ? rival_backward : rival_forward)(t->rival);
     else if (pass)
@@ -67,6 +67,7 @@ static burst_status make_plan(const bench *b, const burst_options *how, burst_tr
     options.passes = b->options->forward_only ? BURST_PASS_FORWARD : BURST_PASS_FORWARD | BURST_PASS_BACKWARD;
     if (dealer) options.passes = BURST_PASS_FORWARD; /* it is there for its partition alone */
     burst_status status = word_problem_make(&b->word, b->options->seed, &problem);
+    count_mark(); /* the mask is the caller's */
     if (status == BURST_OK) status = burst_plan_create(&problem.problem, transport, &options, plan);
     word_problem_free(&problem);
     return status;
@@ -97,7 +98,6 @@ static void find_share(const bench *b, team *teams, team *t) {
 static burst_status open_team(const bench *b, const crew_member *me, team *teams, team *t) {
     const int backward = !b->options->forward_only;
     if (me->rank >= t->ranks) return BURST_OK;
-    count_mark();
     burst_status status = make_plan(b, &t->how, t->transport, is_rival(t), &t->plan);
     if (status != BURST_OK) return status;
     double held = is_rival(t) ? 0 : count_peak();
@@ -143,6 +143,17 @@ static int device_threads(const crew_member *me, int ranks) {
     return (int)crew_first(me, threads);
 }
 
+static int64_t largest_share(const burst_plan *plan, burst_side side, int ranks) {
+    int64_t most = 0;
+    for (int rank = 0; rank < ranks; rank++) {
+        burst_span spans[BURST_SPANS_MAX];
+        int64_t tokens = 0;
+        for (int n = burst_plan_spans(plan, side, rank, spans) - 1; n >= 0; n--) tokens += spans[n].count;
+        most = tokens > most ? tokens : most;
+    }
+    return most;
+}
+
 /* Bytes that this rank would hold, without taking them; a plan that may take one byte only says how many it needs. */
 static burst_status measure_needs(const bench *b, const crew_member *me, team *t, double *needs) {
     const int backward = !b->options->forward_only;
@@ -156,7 +167,9 @@ static burst_status measure_needs(const bench *b, const crew_member *me, team *t
         const int64_t n = burst_plan_tokens(plan, BURST_SIDE_Q), m = burst_plan_tokens(plan, BURST_SIDE_K);
         *needs = system_tensor_bytes(&b->word, n, m, backward);
         if (is_rival(t))
-            *needs += rival_memory(t->system->rival, &b->word, t->ranks, burst_plan_threads(plan), n, m, backward);
+            *needs += rival_memory(t->system->rival, &b->word, t->ranks, burst_plan_threads(plan),
+                                   largest_share(plan, BURST_SIDE_Q, t->ranks),
+                                   largest_share(plan, BURST_SIDE_K, t->ranks), backward);
     }
     burst_plan_free(plan);
     burst_transport_free(dry);
@@ -187,9 +200,9 @@ static burst_status admit(const bench *b, const crew_member *me, team *t) {
     if (crew_sum(me, status != BURST_OK) > 0) return refuse(t, burst_last_error()), BURST_OK;
     t->memory_stated = needs = crew_max(me, needs);
     if (limit > 0 && needs > limit) {
-        char text[128];
-        snprintf(text, sizeof text, "out of memory: needs %.3g GiB a rank, limit %.3g", needs / (1 << 30),
-                 limit / (1 << 30));
+        char text[128], a[32], c[32];
+        snprintf(text, sizeof text, "out of memory: needs %s a rank, limit %s", system_amount(needs, a),
+                 system_amount(limit, c));
         refuse(t, text);
     }
     return BURST_OK;
@@ -219,7 +232,7 @@ static void collect(const crew_member *me, team *t, int pass) {
     const double pairs = crew_sum(me, (double)r.pairs), most = crew_max(me, (double)r.pairs);
     t->bytes[pass] = crew_sum(me, (double)(r.read_bytes + r.write_bytes));
     t->messages[pass] = crew_sum(me, (double)(r.read_messages + r.write_messages));
-    t->busiest[pass] = pairs > 0 ? most * t->ranks / pairs : 1;
+    t->busiest[pass] = pairs > 0 ? most * t->asked / pairs : 1; /* ranks that idle count, too */
 }
 
 /* One timed pass. All members come here; those outside of the team sleep until it is done. */
@@ -315,7 +328,7 @@ static int failed(bench *b, const crew_member *me, burst_status status, int code
 
 static void describe_team(const bench *b, int n, int threads, team *t) {
     const int count = b->options->system_count, each = count ? count : 1;
-    t->ranks = b->options->rank_counts ? b->options->ranks[n / each] : crew_processes();
+    t->ranks = t->asked = b->options->rank_counts ? b->options->ranks[n / each] : crew_processes();
     t->how = b->options->plan;
     if (!count) return;
     t->system = b->options->systems[n % each];

@@ -8,7 +8,7 @@
 /* One way to compute the word, as one of its ranks sees it: a number of ranks, and perhaps a system. */
 typedef struct team {
     const system_kind *system; /* NULL: as the options say */
-    int ranks;
+    int ranks, asked;          /* as many as were asked for, or one that holds all */
     burst_options how;
     burst_transport *transport;
     burst_plan *plan; /* a rival has one too, which deals out its tokens */
@@ -38,6 +38,9 @@ typedef struct bench {
     int most; /* ranks, of any team */
     int code; /* the exit code; set by the first member */
 } bench;
+
+/* Forward makes the statistics that backward takes. */
+static inline int bench_stats(const bench *b) { return !b->decode && b->pass_count > 1; }
 
 void bench_print(const bench *b, const team *teams);
 

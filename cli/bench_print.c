@@ -29,17 +29,16 @@ static const char *transport_name(const team *t) { return t->ranks == 1 ? "self"
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 static void json_system(const bench *b, const team *t, int pass, json *object) {
-    const int asked = b->options->rank_counts ? b->options->ranks[0] : crew_processes();
     json_text(object, "system", t->system->name);
     json_number(object, "bytes_sent_all", t->bytes[pass]);
-    json_number(object, "bytes_formula_all", system_bytes(t->system, &b->word, t->ranks, pass));
+    json_number(object, "bytes_formula_all", system_bytes(t->system, &b->word, t->ranks, pass, bench_stats(b)));
     json_number(object, "messages_sent_all", t->messages[pass]);
     json_number(object, "messages_formula_all", system_messages(t->system, &b->word, t->ranks, pass));
     json_number(object, "memory_bytes", t->memory);
     json_number(object, "memory_formula", t->memory_stated);
     json_number(object, "hidden_mean", t->hidden[pass]);
-    /* ranks that have nothing to do count, too */
-    json_number(object, "busiest_over_mean", t->system->alone ? asked : t->busiest[pass]);
+    json_number(object, "ranks_asked", t->asked);
+    json_number(object, "busiest_over_mean", t->busiest[pass]);
 }
 
 static void print_json(const bench *b, const team *first, const team *t, int pass) {
@@ -119,10 +118,10 @@ static void print_team(const bench *b, const team *first, const team *t) {
 
 static void print_row(const bench *b, const team *t, int pass) {
     const figures f = figure(b, t, pass);
-    const double formula = system_bytes(t->system, &b->word, t->ranks, pass);
+    const double formula = system_bytes(t->system, &b->word, t->ranks, pass, bench_stats(b));
     const double messages = system_messages(t->system, &b->word, t->ranks, pass);
     const double ranks = t->ranks;
-    printf("  %-13s %-8s %5d %11.3f %11.3f %9.1f", t->system->name, pass ? "backward" : "forward", t->ranks,
+    printf("  %-13s %-8s %5d %11.3f %11.3f %9.1f", t->system->name, pass ? "backward" : "forward", t->asked,
            1e3 * f.best, 1e3 * f.median, f.gflops);
     printf(" %10.2f%s %6.0f%s", 1e-6 * t->bytes[pass] / ranks, fabs(t->bytes[pass] - formula) < 0.5 ? "=" : "!",
            t->messages[pass] / ranks, fabs(t->messages[pass] - messages) < 0.5 ? "=" : "!");
@@ -133,7 +132,7 @@ static void print_row(const bench *b, const team *t, int pass) {
 static void print_systems(const bench *b, const team *teams) {
     const team *ran = NULL;
     for (int n = 0; n < b->team_count && !ran; n++)
-        if (!teams[n].refused && (teams[n].ranks > 1 || b->team_count == 1)) ran = &teams[n];
+        if (!teams[n].refused) ran = &teams[n];
     printf("%s", b->text);
     if (ran)
         printf("  %s, %d rounds, %d thread%s a rank, over %s", burst_isa_name(burst_plan_isa(ran->plan)),
@@ -145,7 +144,7 @@ static void print_systems(const bench *b, const team *teams) {
             if (!teams[n].refused)
                 print_row(b, &teams[n], pass);
             else if (pass == 0)
-                printf("  %-13s %s\n", teams[n].system->name, teams[n].why);
+                printf("  %-13s %-8s %5d %s\n", teams[n].system->name, "", teams[n].asked, teams[n].why);
         }
     puts("  MB and messages are a rank's mean, = the same as by formula; MiB are those of the rank that holds most, "
          "tensors\n"

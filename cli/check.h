@@ -22,7 +22,7 @@ typedef struct check_error {
     const char *name;
     double error, plain, largest, threshold;
     double squares, count; /* of the finite errors */
-    int finite, nan; /* the reference had such elements */
+    int finite, nan;       /* the reference had such elements */
     int ok;
 } check_error;
 

@@ -117,12 +117,12 @@ static int check_text(const command_options *options, const char *text, int line
     if (system) system_apply(system, &c.how.plan), c.how.rival = system->rival;
     if (system && system->alone) c.ranks = 1;
     if (system && system_refuses(system, &w)) {
-        fprintf(stderr, "burst: \"%s\": %s: %s\n", text, system->name, system_refuses(system, &w));
-        word_free(&w);
-        return EXIT_REFUSED;
+        c.result = (check_result){.code = EXIT_REFUSED, .status = BURST_UNSUPPORTED};
+        snprintf(c.result.message, sizeof c.result.message, "%s: %s", system->name, system_refuses(system, &w));
+        c.ranks = 0; /* nobody runs */
     }
     if (progress_visible()) c.how.plan.progress = progress_report, c.how.plan.progress_user = &label;
-    bad = crew_run(c.ranks, check_member, &c);
+    if (c.ranks) bad = crew_run(c.ranks, check_member, &c);
     const check_result result = c.result;
     progress_clear();
     char *canonical = word_text(&w);

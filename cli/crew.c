@@ -118,14 +118,14 @@ static int thread_step_test(crew_step *s) {
     crew_room *room = s->me->room;
     offer *next = &room->offers[(s->me->rank + 1) % s->ranks][s->lane], *mine = &room->offers[s->me->rank][s->lane];
     pthread_mutex_lock(&room->lock);
-    const void *data = !s->received && next->number >= s->number ? next->data : NULL;
+    const void *data = !s->received && next->number > next->taken ? next->data : NULL;
     int left = mine->taken >= s->number;
     pthread_mutex_unlock(&room->lock);
     if (data) { /* it stays where it is until it is marked as taken */
         memcpy(s->in, data, s->in_bytes);
         s->received = 1;
         pthread_mutex_lock(&room->lock);
-        next->taken = s->number;
+        next->taken = next->number; /* it makes no other step before this one is taken */
         left = mine->taken >= s->number;
         pthread_mutex_unlock(&room->lock);
     }

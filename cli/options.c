@@ -253,8 +253,11 @@ int command_parse(int count, char **arguments, command_options *out) {
     if (out->system_count &&
         (p->partition || p->side_forward || p->side_backward || p->strategy || p->send_o || p->narrow_gradients))
         return refuse("a system is a partition, a strategy and its sides: --system takes none of their options");
-    if (out->system_count && strcmp(out->command ? out->command : "", "demo") == 0)
+    const int plans = out->command && strcmp(out->command, "plan") == 0;
+    if (out->system_count && !checks && !benches && !plans)
         return refuse("--system is for burst check, bench and plan");
+    if (out->system_count && !benches && out->plan.memory_limit)
+        return refuse("--memory with --system is for burst bench, which counts all that a rank holds");
     if (out->system_count > 1 && !benches) return refuse("several systems are for burst bench");
     if (out->system_count && out->from_lse) return refuse("--from-lse is the library's; --system takes it not");
     if (out->from_lse && out->forward_only) return refuse("--from-lse is about backward; --forward-only has none");

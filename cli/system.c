@@ -1,6 +1,7 @@
 /* system.c - see system.h. Formulas are written from the papers' side, not from the library's: they check what it counts. */
 #include "system.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define RING BURST_STRATEGY_RING
@@ -92,7 +93,7 @@ static burst_side ring_side(const system_kind *s, const word *w, const widths *x
     return q < (double)w->k * ring_token(s, x, BURST_SIDE_K, backward) ? BURST_SIDE_Q : BURST_SIDE_K;
 }
 
-double system_bytes(const system_kind *s, const word *w, int ranks, int backward) {
+double system_bytes(const system_kind *s, const word *w, int ranks, int backward, int stats) {
     const widths x = widths_of(w);
     const double p = ranks, n = (double)(w->batch * w->n), m = (double)(w->batch * w->k);
     if (s->alone || ranks == 1) return 0;
@@ -101,7 +102,8 @@ double system_bytes(const system_kind *s, const word *w, int ranks, int backward
         const double copies = p > (double)w->groups ? p / (double)w->groups : 1, kv = (x.k + x.v) * copies;
         const double gradient = copies > 1 ? x.f : x.e; /* parts of a sum travel as reals */
         const double back_q = backward ? x.q * gradient : 0, back_k = backward ? kv * gradient : 0;
-        return (p - 1) / p * (n * ((x.q + x.o) * x.e + 3 * x.f * x.heads + back_q) + m * (kv * x.e + back_k));
+        const double rows = backward || stats ? 3 : 1; /* (m, 1 / sum) and D, or and lse; else lse alone */
+        return (p - 1) / p * (n * ((x.q + x.o) * x.e + rows * x.f * x.heads + back_q) + m * (kv * x.e + back_k));
     }
     const burst_side side = ring_side(s, w, &x, backward);
     return (p - 1) * (side == BURST_SIDE_Q ? n : m) * ring_token(s, &x, side, backward);
@@ -123,6 +125,14 @@ double system_messages(const system_kind *s, const word *w, int ranks, int backw
     if (s->strategy == BURST_STRATEGY_ULYSSES) return hops * stages(s, w, ranks) * 2;
     if (s->rival == RIVAL_RSA) return hops * 2; /* two rings forward; K, V and their gradients backward */
     return hops * (backward || ring_side(s, w, &x, backward) == BURST_SIDE_Q ? 2 : 1);
+}
+
+const char *system_amount(double bytes, char text[32]) {
+    static const char *const units[] = {"KiB", "MiB", "GiB"};
+    int unit = 0;
+    for (bytes /= 1024; bytes >= 1024 && unit < 2; unit++) bytes /= 1024;
+    snprintf(text, 32, "%.3g %s", bytes, units[unit]);
+    return text;
 }
 
 double system_tensor_bytes(const word *w, int64_t n, int64_t m, int backward) {

@@ -24,9 +24,12 @@ void system_apply(const system_kind *system, burst_options *options);
 /* Why it cannot take the word, as far as only the command knows; NULL: it can, or the library will say. */
 const char *system_refuses(const system_kind *system, const word *word);
 
-/* Sent by all ranks together in a pass, from the published formulas (docs/experiments.md). */
-double system_bytes(const system_kind *system, const word *word, int ranks, int backward);
+/* Sent by all ranks together in a pass, from the published formulas (docs/experiments.md). stats: forward makes statistics for
+ * a backward, which ulysses has to send home. */
+double system_bytes(const system_kind *system, const word *word, int ranks, int backward, int stats);
 double system_messages(const system_kind *system, const word *word, int ranks, int backward);
+/* "1.5 GiB": as many of the three units as are needed. Returns text. */
+const char *system_amount(double bytes, char text[32]);
 /* Bytes of the tensors of a rank that has n queries and m keys: inputs, outputs, lse; for backward gradients and statistics. */
 double system_tensor_bytes(const word *word, int64_t n, int64_t m, int backward);
 

@@ -49,7 +49,10 @@ static inline double attend_sum(const float *x) {
 static inline int attend_looks_right(float *const whole[6]) {
     double far = 0;
     const double d_o = attend_sum(whole[3]), d_v = attend_sum(whole[5]);
-    for (int i = 0; i < ROW; i++) far = fmax(far, fabs((double)whole[4][i] - (double)whole[2][i]));
+    for (int i = 0; i < ROW; i++) {
+        const double one = fabs((double)whole[4][i] - (double)whole[2][i]);
+        if (!(one <= far)) far = one;
+    }
     printf("o - v of the first token %.1e, sum dV %.4f, sum dO %.4f\n", far, d_v, d_o);
     return far <= 1e-6 && fabs(d_o - d_v) <= 2e-2;
 }

@@ -197,8 +197,9 @@ typedef struct burst_problem {
 /* ---- transport --------------------------------------------------------------------------------------------------- */
 
 /* A transport is one rank's end of the lines to all ranks. Plans over it are used by one thread at a time, and all ranks
- * make the same plans and the same calls in the same order. When a rank has failed, or a call was cancelled, on any rank,
- * every rank's call returns an error and the transport is broken: its plans and itself accept nothing but free. */
+ * make the same plans and the same calls in the same order. A call that any rank refuses, or that ranks disagree about, fails
+ * on all before anything is sent, and nothing is lost. When a rank fails in the midst of a call, or a call was cancelled, every
+ * rank's call returns an error and the transport is broken: its plans and itself accept nothing but free. */
 typedef struct burst_transport burst_transport;
 
 BURST_API burst_status burst_transport_create_self(burst_transport **transport);

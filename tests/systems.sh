@@ -54,9 +54,28 @@ for ranks in 1 2 3 4 5; do
         judge "$work/out" "$ranks processes"
     fi
 done
+# the same members in teams of different sizes, one after another
+if [ "$rivals" = 1 ]; then
+    timeout 60 "$burst" bench b1h4n64d16 --ranks 2,4,3 --system rsa,burst-gao --repeat 2 --threads 1 --json >"$work/out" </dev/null
+    [ "$(grep -c '"bytes_sent_all"' "$work/out")" -eq 12 ]
+fi
+# forward alone, a few queries, more keys than queries, many slices
+for word in "b1h4n64d16 --forward-only" b1h4g4n3k50d16v8:causal; do
+    # shellcheck disable=SC2086
+    timeout 120 "$burst" bench $word --ranks 4 --system $systems --repeat 1 --threads 1 --json >"$work/out" </dev/null
+    python3 -c '
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+assert len(lines) >= 10 and all(line["bytes_sent_all"] == line["bytes_formula_all"] for line in lines), lines
+' "$work/out"
+done
+for word in b1h4n64k112d512 b1h4n1000k2000d64:window=30/9; do
+    timeout 120 "$burst" bench $word --ranks 4 --system $systems --repeat 1 --threads 1 --json >"$work/out" </dev/null
+    judge "$work/out" "$word"
+done
 # grouped heads: kv heads are fewer than the ranks; and 16 bits, which the rivals do not take
 systems=ring,burst,burst-q,burst-o,gather,ulysses
-for word in b1h8g2n128d16:causal b1h8g2n130d16:bf16:sink b2h8g8n64d16:docs=20/44:causal:f16:alibi; do
+for word in b1h8g2n128d16:causal b1h8n600d16:blocks=4/0.5 b1h8g2n130d16:bf16:sink b2h8g8n64d16:docs=20/44:causal:f16:alibi; do
     timeout 120 "$burst" bench $word --ranks 4 --system $systems --repeat 1 --threads 2 --json >"$work/out" </dev/null
     judge "$work/out" "$word"
 done

@@ -46,12 +46,24 @@ static void share_out(burst_plan *plan, const burst_mask *mask, burst_partition 
     plan->shape.k_tokens = plan->k.tokens;
 }
 
+/* A dry plan only states them. */
+static burst_status make_requests(burst_plan *plan) {
+    const size_t count = PLAN_REQUESTS * ((size_t)plan->ranks + 1);
+    if (plan->ranks == 1) return BURST_OK;
+    if (plan->options.dry) {
+        plan->own_bytes += count * sizeof *plan->requests;
+        return BURST_OK;
+    }
+    plan->requests = plan_alloc(plan, count, sizeof *plan->requests);
+    if (!plan->requests) return base_fail(BURST_MEMORY, "no memory for the messages of %d ranks", plan->ranks);
+    return BURST_OK;
+}
+
 static burst_status make_messages(burst_plan *plan) {
     plan_memory *m = &plan->memory;
     if (plan->ranks == 1 || plan->options.dry) return BURST_OK;
     m->home = base_alloc(m->home_bytes);
-    plan->requests = plan_alloc(plan, PLAN_REQUESTS * ((size_t)plan->ranks + 1), sizeof *plan->requests);
-    m->wire = m->home && plan->requests ? transport_alloc(plan->transport, m->wire_bytes) : NULL;
+    m->wire = m->home ? transport_alloc(plan->transport, m->wire_bytes) : NULL;
     if (!m->wire)
         return base_fail(BURST_MEMORY, "no memory for messages: %zu bytes needed", m->home_bytes + m->wire_bytes);
     return BURST_OK;
@@ -70,6 +82,7 @@ static burst_status fill_plan(burst_plan *plan, const burst_mask *mask, const pl
     burst_status status = count_pairs(plan, mask);
     if (status == BURST_OK) status = copy_alibi(plan);
     if (status == BURST_OK) status = make_sinks(plan);
+    if (status == BURST_OK) status = make_requests(plan);
     if (status != BURST_OK) return status;
     const size_t rows = mask->batch > 0 ? (size_t)mask->batch : 1;
     plan->slice_count = mask->starts[rows];
