@@ -126,7 +126,7 @@ def bars(name, title, labels, groups, ylabel):
         axes.bar(at, [0 if y is None else y for y in ys], width, label=label)
     axes.set_xticks(range(len(labels)), labels, rotation=30, ha="right")
     axes.set(title=title, ylabel=ylabel)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return save(figure, name)
 
 
@@ -231,8 +231,8 @@ def paper_arithmetic():
             "n hidden e, and 8 H bytes a token and hop for lse and D; sequence parallelism also sums the gradients of the "
             "weights, 2 (p-1)/p params e.\n\n"
             + table(["", "GB", "less than tensor parallel"], rows)
-            + "\nSo it holds against tensor parallelism at this length. Against RingAttention Burst saves a quarter of the backward; "
-              "with the own contribution at home (p - 1 hops) both lose one hop.\n")
+            + "\nSo it holds against tensor parallelism at this length. Against RingAttention Burst saves a quarter of the backward. "
+              "(Our plans keep a rank's own contribution at home, so gradients make p - 1 hops, not p, on either side.)\n")
 
 
 def bytes_by_system():
@@ -303,7 +303,7 @@ def local_tiles():
     held = {n: bench(f"b1h4n{n}d64:causal", ["rsa", "burst-gao"], ranks=2, unchecked=True, repeat=5) for n in sorted({short(n) for n in (1024, 2048, 4096)})}
     ratio = [both(tiles[n]["burst-gao"]) / both(tiles[n]["burst-q"]) for n in lengths]
     text = ("## 3. Local attention\n\n### Tile sizes\n\n`b1h8n4096d128` forward, % of the FMA peak, queries (down) by keys (across) of a tile. "
-            "Flat where keys fill a tile's row; small query tiles pay for packing keys again and again.\n\n"
+            "Keys hardly matter; small query tiles pay for packing queries and keys again and again.\n\n"
             + table(["", *[str(k) for k in sizes_k]], [[q, *[f"{best[q, k]:.0f}" for k in sizes_k]] for q in sizes_q])
             + "\n### With and without tiles\n\n`b1h4nNd64:causal`, 2 ranks: `burst-q` against `burst-gao`, whose products are OpenBLAS's; "
               "ms (MiB).\n\n"
