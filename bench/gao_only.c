@@ -196,14 +196,7 @@ static void backward(rival *r) {
     float *rest = rival_pack(&r->mine->d_o, rival_pack(&r->mine->q, r->read[0]));
     float *d_v, *d_k = keys_sums(r, &d_v), *d_q = own_d_q(r);
     memcpy(rest, r->mine->lse, (size_t)rows * sizeof(float));
-    for (int64_t row = 0; row < rows; row++) {
-        const int64_t b = row / n / w->heads, h = row / n % w->heads;
-        const float *o = (const float *)data_place(&r->mine->o, b, row % n, h);
-        const float *d_o = (const float *)data_place(&r->mine->d_o, b, row % n, h);
-        float dot = 0;
-        for (int64_t x = 0; x < w->v; x++) dot += o[x] * d_o[x];
-        rest[rows + row] = dot;
-    }
+    rival_dots(r, rest + rows);
     memset(d_k, 0, (size_t)(w->batch * w->groups * m * w->d) * sizeof(float));
     memset(d_v, 0, (size_t)(w->batch * w->groups * m * w->v) * sizeof(float));
     memset(d_q, 0, (size_t)(rows * w->d) * sizeof(float));

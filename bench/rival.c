@@ -157,6 +157,19 @@ float *rival_pack(const data_tensor *t, float *to) { return copy(t, to, 1); }
 
 void rival_unpack(const float *from, const data_tensor *t) { copy(t, (float *)(uintptr_t)from, 0); }
 
+void rival_dots(const rival *r, float *dots) {
+    const word *w = r->word;
+    const int64_t n = rival_block_of(r, BURST_SIDE_Q, r->rank).tokens;
+    for (int64_t row = 0; row < w->batch * w->heads * n; row++) {
+        const int64_t b = row / n / w->heads, h = row / n % w->heads;
+        const float *o = (const float *)data_place(&r->mine->o, b, row % n, h);
+        const float *d_o = (const float *)data_place(&r->mine->d_o, b, row % n, h);
+        float dot = 0;
+        for (int64_t x = 0; x < w->v; x++) dot += o[x] * d_o[x];
+        dots[row] = dot;
+    }
+}
+
 /* ---- the ring ---------------------------------------------------------------------------------------------------- */
 
 /* Keeps the time in which something is on its way. */

@@ -59,6 +59,7 @@ float rival_exp(float *s, int64_t count, float top); /* s = e^(s - top); returns
 void rival_scores_gradient(const float *p, float *dp, int64_t count, float dot, float scale);
 void rival_scale(float *x, int64_t count, float by);
 float *rival_pack(const data_tensor *t, float *to);
+void rival_dots(const rival *r, float *dots); /* D of the own rows, [batch][heads][tokens] */
 void rival_unpack(const float *from, const data_tensor *t);
 
 void rival_walk(rival *r, burst_side side, const rival_set *read, const rival_set *write,

@@ -154,14 +154,7 @@ static void backward(rival *r) {
     const rival_set read = read_set(w, 1), write = write_set(w, 1);
     float *sums = own_sums(r);
     rival_pack(&r->mine->v, rival_pack(&r->mine->k, r->read[0]));
-    for (int64_t row = 0; row < rows; row++) {
-        const int64_t b = row / n / w->heads, h = row / n % w->heads;
-        const float *o = (const float *)data_place(&r->mine->o, b, row % n, h);
-        const float *d_o = (const float *)data_place(&r->mine->d_o, b, row % n, h);
-        float dot = 0;
-        for (int64_t x = 0; x < w->v; x++) dot += o[x] * d_o[x];
-        dots_of(r)[row] = dot;
-    }
+    rival_dots(r, dots_of(r));
     memset(d_q_of(r), 0, (size_t)(rows * w->d) * sizeof(float));
     memset(sums, 0, (size_t)keys * sizeof(float));
     rival_walk(r, BURST_SIDE_K, &read, &write, meet_backward);

@@ -155,6 +155,14 @@ size_t plan_bytes(const burst_plan *plan) {
     return plan->own_bytes + plan->memory.home_bytes + plan->memory.wire_bytes + lao_bytes(plan->local);
 }
 
+/* Every buffer is some part of a tensor of the larger side, of all tokens at most; there are fewer than 32. */
+bool plan_messages_fit(const burst_plan *plan) {
+    const lao_shape *s = &plan->whole;
+    const double tokens = (double)(s->q_tokens > s->k_tokens ? s->q_tokens : s->k_tokens);
+    const double dims = (double)(s->head_dim + s->value_dim + 3) * (double)s->q_heads;
+    return 32.0 * sizeof(double) * (double)s->batch * tokens * dims < 9e18;
+}
+
 int64_t plan_work(const burst_plan *plan, unsigned pass) {
     if (!plan_exchanges(plan)) return plan->routes[plan_pass_index(pass)].pairs * plan->whole.q_heads;
     return plan->strategy == BURST_STRATEGY_GATHER ? plan->routes[0].pairs * plan->whole.q_heads

@@ -176,6 +176,8 @@ size_t plan_stats_bytes(const burst_plan *plan);
 size_t plan_describe(const burst_plan *plan, char *text, size_t size);
 /* What this rank sends in a pass, by the formula. */
 int64_t plan_wire_bytes(const burst_plan *plan, unsigned pass, burst_side side);
+/* Can the sizes of all buffers of the ring or the exchange be counted? */
+bool plan_messages_fit(const burst_plan *plan);
 /* Pairs that this rank computes in a pass, over all heads. */
 int64_t plan_work(const burst_plan *plan, unsigned pass);
 /* The share of a rank; tokens of a block. */

@@ -190,14 +190,6 @@ static burst_status make_rects(burst_plan *plan, const burst_mask *mask, lao_rou
 
 static unsigned pass_flag(int pass) { return pass == 0 ? BURST_PASS_FORWARD : BURST_PASS_BACKWARD; }
 
-/* Every buffer is some part of a tensor of the larger side; there are fewer than 16. */
-static bool ring_fits(const burst_plan *plan) {
-    const lao_shape *s = &plan->whole;
-    const double tokens = (double)(s->q_tokens > s->k_tokens ? s->q_tokens : s->k_tokens);
-    const double dims = (double)(s->head_dim + s->value_dim + 3) * (double)s->q_heads;
-    return 16.0 * sizeof(double) * (double)s->batch * tokens * dims < 9e18;
-}
-
 /* Both passes take turns in one memory. */
 static void measure_ring(burst_plan *plan) {
     const plan_memory none = {.home = NULL};
@@ -225,7 +217,7 @@ burst_status route_make(burst_plan *plan, const burst_mask *mask, const burst_si
         fill_route(plan, mask, flag, at);
         at += plan->routes[pass].count;
     }
-    if (plan->ranks > 1 && !ring_fits(plan))
+    if (plan->ranks > 1 && !plan_messages_fit(plan))
         return base_fail(BURST_MEMORY, "the ring's buffers of this problem do not fit the address space");
     if (plan->ranks > 1) measure_ring(plan);
     plan->local_count = plan->ranks == 1 ? 1 : (size_t)(at - plan->steps);

@@ -195,14 +195,6 @@ static burst_status make_rects(burst_plan *plan, const burst_mask *mask) {
     return BURST_OK;
 }
 
-/* Every buffer is some part of a tensor of the larger side, of all tokens and some heads; there are fewer than 32. */
-static bool exchange_fits(const burst_plan *plan) {
-    const lao_shape *s = &plan->whole;
-    const double tokens = (double)(s->q_tokens > s->k_tokens ? s->q_tokens : s->k_tokens);
-    const double dims = (double)(s->head_dim + s->value_dim + 3) * (double)s->q_heads;
-    return 32.0 * sizeof(double) * (double)s->batch * tokens * dims < 9e18;
-}
-
 static void measure(burst_plan *plan) {
     const plan_memory none = {.home = NULL};
     plan->memory.wire_bytes = PLAN_WIRE_LEAST;
@@ -221,7 +213,7 @@ burst_status stage_make(burst_plan *plan, const burst_mask *mask) {
     const size_t rows = mask->batch > 0 ? (size_t)mask->batch : 1;
     burst_status status = check_heads(plan);
     if (status != BURST_OK) return status;
-    if (!exchange_fits(plan))
+    if (!plan_messages_fit(plan))
         return base_fail(BURST_MEMORY, "the messages of this problem do not fit the address space");
     status = make_rects(plan, mask);
     if (status != BURST_OK) return status;
