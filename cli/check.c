@@ -98,7 +98,7 @@ typedef struct comparison {
     const data *tensors;
     const word_mask *mask;
     sample sample;
-    int backward;
+    int backward, from_lse;
     check_result *result;
     room room;
 } comparison;
@@ -229,6 +229,8 @@ static void run_head(comparison *c, int64_t b, int64_t head) {
     c->result->rows += r->row_count;
     if (c->backward) {
         if (!c->sample.whole) stats_from_library(c, &h, b, head);
+        for (int64_t i = 0; c->sample.whole && c->from_lse && i < r->row_count; i++) /* one rounded number, as given */
+            r->plain_stats.max[r->rows[i]] = r->plain.lse[i], r->plain_stats.sum[r->rows[i]] = 1;
         oracle_run_keys(&h, r->keys, r->key_count, &r->exact_stats, r->exact_d_k, r->exact_d_v);
         plain_run_keys(&h, r->keys, r->key_count, &r->plain_stats, r->plain_d_k, r->plain_d_v);
     }
@@ -290,6 +292,7 @@ static void compare_all(const word *w, const check_options *options, const data 
     word_mask mask;
     word_mask_make(w, options->seed, &mask);
     comparison c = {.word = w, .tensors = tensors, .mask = &mask, .result = out, .backward = !options->forward_only};
+    c.from_lse = options->from_lse;
     sample_choose(w, pairs, &c.sample);
     room_make(w, &c.sample, &c.room);
     out->whole = c.sample.whole;

@@ -110,7 +110,7 @@ INLINE void scatter_body(int64_t panels, int64_t jump, int64_t width, const real
                          real *restrict c, int64_t stride) {
     vf sum[KV_ROWS][KV_VECTORS];
     for (int i = 0; i < KV_ROWS; i++)
-        for (int v = 0; v < KV_VECTORS; v++) sum[i][v] = v_load(c + i * stride + v * LANES);
+        for (int v = 0; v < KV_VECTORS; v++) sum[i][v] = v_set(0);
     for (int64_t panel = 0; panel < panels; panel++) {
         const real *a = p + panel * jump;
 #pragma GCC unroll 4
@@ -127,8 +127,12 @@ INLINE void scatter_body(int64_t panels, int64_t jump, int64_t width, const real
             b += KV_DIMS;
         }
     }
+    /* the rows of a task first, then all tasks: rounding errors of two short sums, not of a long one */
     for (int i = 0; i < KV_ROWS; i++)
-        for (int v = 0; v < KV_VECTORS; v++) v_store(c + i * stride + v * LANES, sum[i][v]);
+        for (int v = 0; v < KV_VECTORS; v++) {
+            real *at = c + i * stride + v * LANES;
+            v_store(at, v_add(v_load(at), sum[i][v]));
+        }
 }
 /* full panels: the width is a constant; a narrower one stands alone */
 KERNEL void scatter_full(int64_t panels, int64_t jump, const real *p, const real *b, real *c, int64_t stride) {
