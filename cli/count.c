@@ -13,8 +13,6 @@ static void add(double bytes) {
     if (live > peak) peak = live;
 }
 
-double count_bytes(void) { return live; }
-
 void count_mark(void) { peak = marked = live; }
 
 double count_peak(void) { return peak - marked; }

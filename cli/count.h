@@ -3,8 +3,7 @@
 #ifndef CLI_COUNT_H
 #define CLI_COUNT_H
 
-double count_bytes(void); /* held now */
-void count_mark(void);    /* the peak begins here */
-double count_peak(void);  /* the most held since the mark, less what was held then */
+void count_mark(void);   /* the peak begins here */
+double count_peak(void); /* the most held since the mark, less what was held then */
 
 #endif

@@ -12,7 +12,7 @@
 typedef struct exchange {
     flight flight;
     burst_plan *plan;
-    unsigned pass, flags;
+    unsigned flags;
     stage_set read, write;
     stage_buffers b;
     const lao_forward_args *forward;
@@ -435,7 +435,7 @@ static burst_status close_exchange(exchange *x, burst_status status) {
 
 static void open_exchange(exchange *x, burst_plan *plan, unsigned pass, unsigned flags) {
     size_t home, wire;
-    *x = (exchange){.plan = plan, .pass = pass, .flags = flags};
+    *x = (exchange){.plan = plan, .flags = flags};
     x->read = stage_read_set(plan, pass);
     x->write = stage_write_set(plan, pass, flags & CALL_EXACT, flags & CALL_LSE, flags & CALL_ADD);
     stage_buffers_of(plan, pass, &plan->memory, &x->b, &home, &wire);
