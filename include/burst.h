@@ -106,7 +106,8 @@ typedef enum burst_isa {
     BURST_ISA_SCALAR = 1,
     BURST_ISA_AVX2 = 2,
     BURST_ISA_AVX512 = 3,
-    BURST_ISA_NEON = 4
+    BURST_ISA_NEON = 4,
+    BURST_ISA_AMX = 5 /* tile registers for bf16; other types take AVX-512 then, and their plans say so */
 } burst_isa;
 
 BURST_API const char *burst_isa_name(burst_isa isa); /* "avx2"; NULL if unknown */

@@ -1,4 +1,4 @@
-/* test_isa.c - every instruction set that this machine runs, the test-only 16-lane one included: its approximations within
+/* test_isa.c - every instruction set that this machine runs, the test-only ones (16 lanes and tiles on AVX2) included: its approximations within
  * their stated bounds over the whole interval, its results beside the scalar set's, with forbidden pages behind every
  * buffer; and the same bits for any number of threads. */
 #include <math.h>
@@ -7,13 +7,13 @@
 #include "kernel.h"
 #include "run.h"
 
-enum { SETS = 5, X16 = 100 };
+enum { SETS = 7, X16 = 100, TILES = 101 };
 static const burst_isa sets[SETS] = {BURST_ISA_SCALAR, BURST_ISA_AVX2, BURST_ISA_AVX512, BURST_ISA_NEON,
-                                     (burst_isa)X16};
+                                     BURST_ISA_AMX,    (burst_isa)X16, (burst_isa)TILES};
 
 static bool usable(burst_isa isa) {
     burst_isa chosen;
-    return lao_choose_isa(isa, &chosen) == BURST_OK;
+    return lao_choose_isa(isa, BURST_BF16, &chosen) == BURST_OK;
 }
 
 static float float_of(uint32_t bits) {
@@ -27,7 +27,8 @@ static void test_sets_are_there(void **state) {
     int count = 0;
     for (int i = 0; i < SETS; i++) count += usable(sets[i]);
 #if defined(__x86_64__)
-    assert_true(!base_cpu_runs(BURST_ISA_AVX2) || (usable(BURST_ISA_AVX2) && usable((burst_isa)X16)));
+    assert_true(!base_cpu_runs(BURST_ISA_AVX2) ||
+                (usable(BURST_ISA_AVX2) && usable((burst_isa)X16) && usable((burst_isa)TILES)));
 #elif defined(__aarch64__)
     assert_true(usable(BURST_ISA_NEON));
 #endif
@@ -119,6 +120,17 @@ static const char *const words[] = {
     "b1h1n2k3000d48v7:causal",
     "b1h2n40d16:layout=qkv",
     "b1h1n90d16:slices=0-50x0-90@-20..10,50-90x10-80",
+    "b1h1n1d1:bf16",
+    "b1h2n97k61d33v19:bf16",
+    "b1h6g2n50k131d59v64:causal:bf16",
+    "b1h2n150d48:softcap=10:alibi:causal:bf16",
+    "b1h2n260d32:sinktokens=3:window=20/5:sink:bf16",
+    "b1h2n220d80:docs=3/0/100/17/100:causal:bf16",
+    "b1h2n200d16:blocks=16/0.3:bf16",
+    "b1h2n49d512v300:causal:bf16",
+    "b1h2n64d64:scale=-0.3:causal:bf16",
+    "b1h1n700k2100d64:bf16",
+    "b1h1n300d8:causal:bf16:amp=300",
 };
 enum { WORDS = sizeof words / sizeof *words };
 
@@ -151,6 +163,54 @@ static void test_against_scalar(void **state) {
     }
 }
 
+/* The tiles in memory are those of the CPU, bit for bit: what the tests on other machines say holds for it. */
+static void test_tiles_are_alike(void **state) {
+    (void)state;
+    if (!usable(BURST_ISA_AMX) || !usable((burst_isa)TILES)) skip();
+    for (int n = 0; n < WORDS; n++) {
+        if (!strstr(words[n], "bf16")) continue;
+        run real, memory;
+        run_make(words[n], 2, BURST_ISA_AMX, &real);
+        run_make(words[n], 2, (burst_isa)TILES, &memory);
+        run_both(&real);
+        run_both(&memory);
+        run_assert_same(&real, &memory);
+        run_free(&real);
+        run_free(&memory);
+    }
+}
+
+/* Other libraries of the process (PyTorch's) set up the tile registers of a thread once and expect them to stay so. */
+static void test_tile_shapes_stay(void **state) {
+    (void)state;
+#if defined(__x86_64__)
+    if (!usable(BURST_ISA_AMX)) skip();
+    struct shapes {
+        uint8_t palette, start, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } mine = {1, 0, {0}, {8, 16, 32}, {3, 5, 7}}, after;
+    for (int palette = 1; palette >= 0; palette--) {
+        run r;
+        run_make("b1h2n97d64:causal:bf16", 1, BURST_ISA_AMX, &r);
+        if (palette)
+            __asm__ volatile("ldtilecfg %0" ::"m"(mine));
+        else
+            __asm__ volatile("tilerelease");
+        run_both(&r);
+        __asm__ volatile("sttilecfg %0" : "=m"(after));
+        if (palette)
+            assert_memory_equal(&mine, &after, sizeof mine);
+        else
+            assert_int_equal(after.palette, 0);
+        run_free(&r);
+    }
+    __asm__ volatile("tilerelease");
+#else
+    skip();
+#endif
+}
+
 static void test_threads_keep_bits(void **state) {
     (void)state;
     static const char *const more[] = {"b1h1n1300d64:causal", "b1h1n700k2500d32:bf16:sink", "b1h8g2n1k4000d64",
@@ -181,6 +241,8 @@ int main(void) {
         cmocka_unit_test(test_exp2),
         cmocka_unit_test(test_tanh),
         cmocka_unit_test(test_against_scalar),
+        cmocka_unit_test(test_tiles_are_alike),
+        cmocka_unit_test(test_tile_shapes_stay),
         cmocka_unit_test(test_threads_keep_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -109,7 +109,8 @@ static void test_split_and_fold(void **state) {
     }
 }
 
-static const burst_isa sets[] = {BURST_ISA_SCALAR, BURST_ISA_AUTO, (burst_isa)100};
+enum { SETS = 4, X16 = 100, TILES = 101 }; /* the last two are in the test library only */
+static const burst_isa sets[SETS] = {BURST_ISA_SCALAR, BURST_ISA_AUTO, (burst_isa)X16, (burst_isa)TILES};
 static bool usable(int set) {
     burst_plan *plan = NULL;
     burst_problem problem = BURST_PROBLEM_INIT;
@@ -134,7 +135,7 @@ static void assert_lse_kept(const run *a, const run *b, int64_t from, int64_t to
 /* Spoils token `bad` (q, k, v and d_o) and asserts that rows and keys [from, to), which it shares no pair with, keep every
  * bit in o, lse and all gradients. */
 static void assert_no_leak(const char *text, int64_t bad, int64_t from, int64_t to, double poison) {
-    for (int set = 0; set < 3; set++) {
+    for (int set = 0; set < SETS; set++) {
         run a, b;
         if (!usable(set)) continue;
         run_make(text, 2, sets[set], &a);
@@ -181,7 +182,11 @@ static void test_hidden_tokens_never_leak(void **state) {
         assert_no_leak("b1h4g1n5d32:docs=2/3:causal", 1, 2, 5, poisons[n]);
         assert_no_leak("b1h1n3d32:docs=1/2:causal", 0, 1, 3, poisons[n]);
     }
-    for (int n = 0; n < 3; n++) assert_no_leak("b1h4g2n130d40:docs=61/69:bf16", 60, 61, 130, poisons[n]);
+    for (int n = 0; n < 3; n++) {
+        assert_no_leak("b1h4g2n130d40:docs=61/69:bf16", 60, 61, 130, poisons[n]);
+        assert_no_leak("b1h2n300d64:docs=10/30/260:causal:bf16", 39, 40, 300, poisons[n]);
+        assert_no_leak("b1h2n200d16:docs=100/100:window=9/0:softcap=3:sink:bf16", 99, 100, 200, poisons[n]);
+    }
 }
 
 /* causal: a NaN key or value at t changes no bit of o and lse before t */

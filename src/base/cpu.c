@@ -7,7 +7,9 @@
 #include "base.h"
 
 #include <sched.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #if defined(__x86_64__) || defined(__i386__)
 static bool runs_avx2(void) {
@@ -18,10 +20,19 @@ static bool runs_avx512(void) {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
+
+/* Linux gives the memory of the tile registers to processes that ask; once is enough, asking again does no harm. */
+static bool runs_amx(void) {
+    enum { ASK_FOR_STATE = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA: Linux 5.16 */
+    return runs_avx512() && __builtin_cpu_supports("amx-bf16") &&
+           syscall(SYS_arch_prctl, ASK_FOR_STATE, TILE_DATA) == 0;
+}
 #else
 static bool runs_avx2(void) { return false; }
 
 static bool runs_avx512(void) { return false; }
+
+static bool runs_amx(void) { return false; }
 #endif
 
 bool base_cpu_runs(burst_isa isa) {
@@ -32,6 +43,8 @@ bool base_cpu_runs(burst_isa isa) {
         return runs_avx2();
     case BURST_ISA_AVX512:
         return runs_avx512();
+    case BURST_ISA_AMX:
+        return runs_amx();
     case BURST_ISA_NEON:
 #if defined(__aarch64__)
         return true; /* part of the base architecture */

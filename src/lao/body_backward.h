@@ -12,8 +12,10 @@ typedef struct backward_work {
     real *m, *inv, *D;    /* the rows' statistics and rowsum(dO * O) */
     real *weight;         /* sum over keys of P * dP so far: with a sink, in 16 bits */
     real *s, *dp, *slope; /* one panel's scores, dP and softcap derivative */
-    real *p, *ds;         /* [panel][key][lane] */
-    real *row, *old, *one;
+    real *p, *ds;         /* of all panels */
+    real *one_p, *one_ds; /* of one panel, where they do not stay */
+    real *split;
+    real *row, *old, *ones;
     int64_t *low, *high; /* keys of the tile that a panel meets */
     int32_t *bad_rows;
     int64_t bad_row_count;
@@ -28,10 +30,10 @@ static size_t backward_carve(const lao *local, char *base, backward_work *w) {
     const int64_t rows = lao_round_up(cut->rows, PANEL), keys = cut->k_tile, slack = keys + 2 * QK_ROWS;
     const int64_t wide = lao_round_up(lao_max(d, dv), KV_DIMS) + LANES;
     carver c = {base, 0};
-    w->qt = carve(&c, rows * d, sizeof(real));
-    w->dot = carve(&c, rows * dv, sizeof(real));
-    w->qr = carve(&c, rows * kv_pad(d), sizeof(real));
-    w->dor = carve(&c, rows * kv_pad(dv), sizeof(real));
+    w->qt = carve(&c, rows * FORM_DIMS(d), sizeof(real));
+    w->dot = carve(&c, rows * FORM_DIMS(dv), sizeof(real));
+    w->qr = carve(&c, FORM_ROWS(rows, d), sizeof(real));
+    w->dor = carve(&c, FORM_ROWS(rows, dv), sizeof(real));
     w->dq = carve(&c, rows * lao_round_up(d, GROUP), sizeof(real));
     w->m = carve(&c, rows, sizeof(real));
     w->inv = carve(&c, rows, sizeof(real));
@@ -40,11 +42,14 @@ static size_t backward_carve(const lao *local, char *base, backward_work *w) {
     w->s = carve(&c, slack * PANEL, sizeof(real));
     w->dp = carve(&c, slack * PANEL, sizeof(real));
     w->slope = carve(&c, local->shape.softcap > 0 ? slack * PANEL : 0, sizeof(real));
-    w->p = carve(&c, rows * keys, sizeof(real));
-    w->ds = carve(&c, rows * keys, sizeof(real));
+    w->p = carve(&c, FORM_WEIGHTS(rows, keys), sizeof(real));
+    w->ds = carve(&c, FORM_WEIGHTS(rows, keys), sizeof(real));
+    w->one_p = carve(&c, FORM_PANEL_WEIGHTS(keys), sizeof(real));
+    w->one_ds = carve(&c, FORM_PANEL_WEIGHTS(keys), sizeof(real));
+    w->split = carve(&c, FORM_SPLIT(keys), sizeof(real));
     w->row = carve(&c, wide, sizeof(real));
     w->old = carve(&c, wide, sizeof(real));
-    w->one = carve(&c, PANEL, sizeof(real));
+    w->ones = carve(&c, PANEL, sizeof(real));
     w->low = carve(&c, rows / PANEL, sizeof(int64_t));
     w->high = carve(&c, rows / PANEL, sizeof(int64_t));
     w->bad_rows = carve(&c, rows, sizeof(int32_t));
@@ -74,37 +79,6 @@ INLINE real *sums_of_values(const lao *local, void *sums, int64_t tile) {
            tile * local->backward.k_tile * kv_pad(local->shape.value_dim);
 }
 
-/* Row -> [dim / KV_DIMS][row][KV_DIMS], 0 behind; a row that is not finite goes in as 0 (see add_bad_rows). */
-static void spread_row(const real *row, bool finite, int64_t dims, int64_t rows, int64_t r, real *out) {
-    for (int64_t x = 0; x < dims; x += KV_DIMS) {
-        real *to = out + (x / KV_DIMS * rows + r) * KV_DIMS;
-        const int64_t n = finite ? lao_min(dims - x, KV_DIMS) : 0;
-        if (n == KV_DIMS) {
-            memcpy(to, row + x, KV_DIMS * sizeof *to);
-        } else {
-            memset(to, 0, KV_DIMS * sizeof *to);
-            memcpy(to, row + x, (size_t)n * sizeof *to);
-        }
-    }
-}
-
-/* D = rowsum(dO * O), summed dim by dim as the products sum dP: a row that sees one key then has dS = 0 exactly.
- * o: scratch for the panels of O. */
-KERNEL void row_dots(const lao_block *block, int64_t dv, const real *o, backward_work *w) {
-    const panels p = panels_of(block);
-    for (int64_t index = 0; index < p.count; index++) {
-        const int nv = panel_vectors(p, index);
-        for (int v = 0; v < nv; v++) {
-            vf sum = v_set(0);
-            for (int64_t x = 0; x < dv; x++) {
-                const int64_t at = index * PANEL * dv + (x * nv + v) * LANES;
-                sum = v_fma(v_load(o + at), v_load(w->dot + at), sum);
-            }
-            v_store(w->D + index * PANEL + v * LANES, sum);
-        }
-    }
-}
-
 /* Where row r of the block stands in [batch][q_heads][q_tokens]. */
 INLINE int64_t row_at(const lao *local, const lao_block *block, int64_t r) {
     return (block->b * local->shape.q_heads + row_head(block, r)) * local->shape.q_tokens + row_query(block, r);
@@ -124,6 +98,13 @@ static void row_stats(const lao *local, const lao_backward_args *args, int64_t a
     }
 }
 
+/* D of every row, from O and the panels of dO; leaves O where the rows of dO will be. */
+static void row_dots(const lao *local, const lao_backward_args *args, const lao_block *block, backward_work *w) {
+    const int64_t dv = local->shape.value_dim;
+    pack_panels(block, &args->o, local->shape.dtype, dv, 1, w->row, w->dor);
+    panel_dots(panels_of(block).rows, dv, w->dot, w->dor, w->D);
+}
+
 /* Statistics and D of every row; packs Q and dO. */
 static void backward_rows(const lao *local, const lao_backward_args *args, const lao_block *block, backward_work *w) {
     const panels p = panels_of(block);
@@ -131,18 +112,15 @@ static void backward_rows(const lao *local, const lao_backward_args *args, const
     const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, all = p.count * PANEL;
     pack_panels(block, &args->q, dtype, d, local->shape.scale < 0 ? -1 : 1, w->row, w->qt);
     pack_panels(block, &args->d_o, dtype, dv, 1, w->row, w->dot);
-    if (!args->dots) {
-        pack_panels(block, &args->o, dtype, dv, 1, w->row, w->dor);
-        row_dots(block, dv, w->dor, w);
-    }
+    if (!args->dots) row_dots(local, args, block, w);
     memset(w->dq, 0, (size_t)(all * lao_round_up(d, GROUP)) * sizeof(real));
     w->bad_row_count = 0;
     for (int64_t r = 0; r < all; r++) {
         w->m[r] = w->inv[r] = w->weight[r] = 0;
         if (r >= p.rows) {
             if (args->dots) w->D[r] = 0;
-            spread_row(w->row, false, d, all, r, w->qr);
-            spread_row(w->row, false, dv, all, r, w->dor);
+            spread_row(NULL, d, all, r, w->qr);
+            spread_row(NULL, dv, all, r, w->dor);
             continue;
         }
         const int64_t h = row_head(block, r), i = row_query(block, r);
@@ -152,8 +130,9 @@ static void backward_rows(const lao *local, const lao_backward_args *args, const
         bool finite = row_load(dtype, tensor_row(&args->q, dtype, block->b, i, h), d, w->old);
         finite = row_load(dtype, tensor_row(&args->d_o, dtype, block->b, i, h), dv, w->row) && finite;
         if (!finite) w->bad_rows[w->bad_row_count++] = (int32_t)r;
-        spread_row(w->old, finite, d, all, r, w->qr);
-        spread_row(w->row, finite, dv, all, r, w->dor);
+        /* a row that is not finite goes in as 0 (see add_bad_rows) */
+        spread_row(finite ? w->old : NULL, d, all, r, w->qr);
+        spread_row(finite ? w->row : NULL, dv, all, r, w->dor);
     }
 }
 
@@ -220,9 +199,9 @@ INLINE void probabilities_body(const int nv, int64_t n, const real *restrict s, 
     }
     for (int v = 0; v < nv && total; v++) v_store(total + v * LANES, sum[v]);
 }
-KERNEL void probabilities_3(int64_t n, const real *s, const real *dp, real c, const real *m, const real *inv,
-                            const real *D, real *p, real *ds) {
-    probabilities_body(3, n, s, dp, c, m, inv, D, NULL, p, ds, NULL, 0, NULL);
+KERNEL void probabilities_full(int64_t n, const real *s, const real *dp, real c, const real *m, const real *inv,
+                               const real *D, real *p, real *ds) {
+    probabilities_body(PANEL_VECTORS, n, s, dp, c, m, inv, D, NULL, p, ds, NULL, 0, NULL);
 }
 KERNEL void probabilities(int nv, int64_t n, const real *s, const real *dp, real c, const real *m, const real *inv,
                           const real *D, const real *derivative, real *p, real *ds, const reach *r, int64_t origin,
@@ -244,7 +223,7 @@ INLINE void look_ahead_tile(tile_ahead *a) {
 static void scores_ahead(int nv, int64_t n, int64_t d, const real *q, const real *k, real *s, tile_ahead *later) {
     for (int64_t j = 0; j < n; j += STEP_KEYS) {
         look_ahead_tile(later);
-        scores(nv, lao_min(STEP_KEYS, n - j), d, q, k + j * d, d, s + j * nv * LANES);
+        scores(nv, lao_min(STEP_KEYS, n - j), d, q, k + j * FORM_DIMS(d), s + j * nv * LANES);
     }
 }
 
@@ -256,7 +235,8 @@ static void backward_panel(const lao *local, const lao_backward_args *args, cons
     const int nv = panel_vectors(p, index);
     const int64_t width = nv * LANES, row = index * PANEL;
     const bool modified = local->shape.softcap > 0 || local->shape.alibi;
-    real *prob = w->p + row * tile, *ds = w->ds + row * tile, *slope = local->shape.softcap > 0 ? w->slope : NULL;
+    real *prob = weights_of_panel(w->p, w->one_p, index, tile), *ds = weights_of_panel(w->ds, w->one_ds, index, tile);
+    real *slope = local->shape.softcap > 0 ? w->slope : NULL;
     int64_t low = tile_keys, high = 0;
     reach r;
     size_t met = 0;
@@ -274,10 +254,12 @@ static void backward_panel(const lao *local, const lao_backward_args *args, cons
         memset(ds + high * width, 0, (size_t)((to - high) * width) * sizeof(real));
     }
     w->low[index] = low, w->high[index] = high;
-    if (!met) return;
     const int64_t keys = high - low;
-    scores_ahead(nv, keys, d, w->qt + row * d, packed->k + low * d, w->s, later);
-    scores_ahead(nv, keys, dv, w->dot + row * dv, packed->v + low * dv, w->dp, later);
+    const real *q = w->qt + row * FORM_DIMS(d), *d_o = w->dot + row * FORM_DIMS(dv);
+    if (met) {
+        scores_ahead(nv, keys, d, q, packed->k + low * FORM_DIMS(d), w->s, later);
+        scores_ahead(nv, keys, dv, d_o, packed->v + low * FORM_DIMS(dv), w->dp, later);
+    }
     for (size_t n = 0; n < count; n++) {
         const lao_rect *rect = &block->rects[w->active[n]];
         if (count > 1) reach_of(block, p, index, rect, tile_first, tile_first + tile_keys, &r);
@@ -286,22 +268,24 @@ static void backward_panel(const lao *local, const lao_backward_args *args, cons
         if (modified) {
             slopes alibi;
             if (local->shape.alibi) slopes_of(local, block, p, index, rect, tile_first + r.begin, &alibi);
-            if (met > 1) scores(nv, m, d, w->qt + row * d, packed->k + r.begin * d, d, w->s + skip);
+            if (met > 1) scores(nv, m, d, q, packed->k + r.begin * FORM_DIMS(d), w->s + skip);
             modify(local, nv, m, w->s + skip, local->shape.alibi ? &alibi : NULL, slope ? slope + skip : NULL);
         }
         const real c = (real)score_factor(local);
         real *total = sink_wanted(args) && sink_from_keys(local->shape.dtype) ? w->weight + row : NULL;
-        if (r.full && !slope && !total && nv == 3) {
-            probabilities_3(m, w->s + skip, w->dp + skip, c, w->m + row, w->inv + row, w->D + row, prob + at, ds + at);
+        if (r.full && !slope && !total && nv == PANEL_VECTORS) {
+            probabilities_full(m, w->s + skip, w->dp + skip, c, w->m + row, w->inv + row, w->D + row, prob + at,
+                               ds + at);
         } else {
             probabilities(nv, m, w->s + skip, w->dp + skip, c, w->m + row, w->inv + row, w->D + row,
                           slope ? slope + skip : NULL, prob + at, ds + at, r.full ? NULL : &r, r.begin, total);
         }
     }
-    if (!args->d_q.data) return;
+    weights_keep(nv, from, to, prob, w->p, index, tile);
+    weights_keep(nv, from, to, ds, w->ds, index, tile);
+    if (!args->d_q.data || !met) return;
     real *dq = w->dq + row * lao_round_up(d, GROUP);
-    gather(nv, keys, lao_round_up(d, GROUP), ds + low * width, packed->groups + low * GROUP,
-           group_jump(&local->backward), dq, w->one);
+    gather(nv, keys, lao_round_up(d, GROUP), ds + low * width, packed->groups, tile, low, dq, w->ones, w->split);
     for (size_t n = 0; n < count && packed->bad[0]; n++) {
         reach_of(block, p, index, &block->rects[w->active[n]], tile_first, tile_first + tile_keys, &r);
         if (r.begin >= r.end) continue;
@@ -315,22 +299,14 @@ static void scatter_tile(const backward_work *w, panels p, int64_t tile, int64_t
                          const real *prob, const real *b, real *c) {
     const int64_t padded = kv_pad(dims), all = p.count * PANEL, whole = p.rows / PANEL;
     for (int64_t x = 0; x < padded; x += KV_DIMS) {
-        const real *rows = b + x / KV_DIMS * all * KV_DIMS;
+        const real *rows = b + x / KV_DIMS * FORM_ROWS(all, KV_DIMS);
         for (int64_t key = from; key < to; key += KV_ROWS) {
             int64_t first = 0, last = p.count; /* panels that meet these keys */
             while (first < last && (w->high[first] <= key || w->low[first] >= key + KV_ROWS)) first++;
             while (first < last && (w->high[last - 1] <= key || w->low[last - 1] >= key + KV_ROWS)) last--;
             if (first == last) continue;
-            const int64_t full = lao_min(last, whole);
-            if (first < full) {
-                scatter_full(full - first, tile * PANEL, prob + first * PANEL * tile + key * PANEL,
-                             rows + first * PANEL * KV_DIMS, c + key * padded + x, padded);
-            }
-            if (last > whole) {
-                const int64_t width = panel_vectors(p, whole) * LANES;
-                scatter_narrow(width, prob + whole * PANEL * tile + key * width, rows + whole * PANEL * KV_DIMS,
-                               c + key * padded + x, padded);
-            }
+            scatter(first, last, whole, last > whole ? panel_vectors(p, whole) * LANES : 0, tile, key, prob, rows,
+                    c + key * padded + x, padded);
         }
     }
 }
@@ -343,7 +319,7 @@ static void add_bad_rows(const lao *local, const lao_backward_args *args, const 
     const int64_t d = local->shape.head_dim, e = local->shape.value_dim, tile = local->backward.k_tile;
     for (int64_t n = 0; n < w->bad_row_count; n++) {
         const int64_t r = w->bad_rows[n], i = row_query(block, r), h = row_head(block, r);
-        const int64_t width = panel_vectors(p, r / PANEL) * LANES, base = r / PANEL * PANEL * tile + r % PANEL;
+        const int64_t width = panel_vectors(p, r / PANEL) * LANES;
         row_load(dtype, tensor_row(&args->q, dtype, block->b, i, h), d, w->row);
         row_load(dtype, tensor_row(&args->d_o, dtype, block->b, i, h), e, w->old);
         for (size_t c = 0; c < count; c++) {
@@ -353,7 +329,7 @@ static void add_bad_rows(const lao *local, const lao_backward_args *args, const 
             lao_interval(rect, i, &a, &b);
             a = lao_max(a - tile_first, 0), b = lao_min(b - tile_first, tile_keys);
             for (int64_t j = a; j < b; j++) {
-                const real ds = w->ds[base + j * width], prob = w->p[base + j * width];
+                const real ds = weight_at(w->ds, r, width, j, tile), prob = weight_at(w->p, r, width, j, tile);
                 for (int64_t x = 0; x < d; x++) dk[j * kv_pad(d) + x] += ds * w->row[x];
                 for (int64_t x = 0; x < e; x++) dv[j * kv_pad(e) + x] += prob * w->old[x];
             }
@@ -419,16 +395,20 @@ static void backward_finish(const lao *local, const lao_backward_args *args, con
 static void backward_task(const lao *local, const lao_backward_args *args, const lao_block *block, void *work,
                           void *partial, const lao_line *line, double *d_sink, lao_run *run) {
     backward_work w;
+    products_state before;
     backward_carve(local, work, &w);
     if (partial) w.dq = partial;
-    for (int lane = 0; lane < PANEL; lane++) w.one[lane] = 1;
+    for (int lane = 0; lane < PANEL; lane++) w.ones[lane] = 1;
+    products_open(&before);
     backward_rows(local, args, block, &w);
     const int64_t tile = local->backward.k_tile;
     for (int64_t t = block->j0 / tile; t * tile < block->j1; t++) {
         if (line->turn[t] < 0) continue;
         backward_tile(local, args, block, t, line, &w, run);
-        if (lao_stopped(run)) return;
+        if (lao_stopped(run)) break;
     }
+    products_close(&before);
+    if (lao_stopped(run)) return;
     if (d_sink) sink_gradients(local, args, block, &w, d_sink);
     if (!partial && args->d_q.data) backward_finish(local, args, block, &w);
 }
@@ -478,8 +458,7 @@ static void backward_dots(const lao *local, const lao_backward_args *args, const
     backward_work w;
     backward_carve(local, work, &w);
     pack_panels(block, &args->d_o, local->shape.dtype, dv, 1, w.row, w.dot);
-    pack_panels(block, &args->o, local->shape.dtype, dv, 1, w.row, w.dor);
-    row_dots(block, dv, w.dor, &w);
+    row_dots(local, args, block, &w);
     for (int64_t r = 0; r < block->heads * block->ni; r++) {
         const int64_t at = row_at(local, block, r);
         real *pair = (real *)ms + 2 * at;

@@ -7,7 +7,7 @@
 
 typedef struct forward_work {
     real *q, *o, *m, *sum; /* the block's rows, in panels */
-    real *score, *row, *old, *top, *keep;
+    real *score, *split, *row, *old, *top, *keep;
     real *few_q, *few_o, *few_m, *few_sum; /* of all kv heads of a task, for body_few.h; Q and o in rows */
     uint32_t *active;
 } forward_work;
@@ -18,11 +18,12 @@ static size_t forward_carve(const lao *local, char *base, forward_work *w) {
     const int64_t rows = lao_round_up(cut->rows, PANEL), wide = lao_round_up(lao_max(d, dv), LANES) + LANES;
     const int64_t keys = lao_max(lao_round_up(cut->k_tile, 2 * QK_ROWS), FEW_SCORES);
     carver c = {base, 0};
-    w->q = carve(&c, rows * d, sizeof(real));
+    w->q = carve(&c, rows * FORM_DIMS(d), sizeof(real));
     w->o = carve(&c, rows * dv, sizeof(real));
     w->m = carve(&c, rows, sizeof(real));
     w->sum = carve(&c, rows, sizeof(real));
     w->score = carve(&c, keys * PANEL, sizeof(real));
+    w->split = carve(&c, FORM_SPLIT(keys), sizeof(real));
     w->active = carve(&c, cut->index.most, sizeof(uint32_t));
     const int64_t few = cut->rows <= LAO_FEW_ROWS ? rows * cut->together : 0;
     w->few_m = carve(&c, few, sizeof(real));
@@ -99,12 +100,11 @@ static void forward_panel(const lao *local, const lao_forward_args *args, const 
                           int64_t index, const lao_rect *rect, const reach *r, int64_t tile_first,
                           const packed_tile *tile, forward_work *w) {
     const int64_t d = local->shape.head_dim, dv = lao_round_up(local->shape.value_dim, GROUP), n = r->end - r->begin;
-    const int64_t jump = group_jump(&local->forward);
     const int nv = panel_vectors(p, index);
-    scores(nv, n, d, w->q + index * PANEL * d, tile->k + r->begin * d, d, w->score);
+    scores(nv, n, d, w->q + index * PANEL * FORM_DIMS(d), tile->k + r->begin * FORM_DIMS(d), w->score);
     panel_fold(local, block, p, index, rect, r, tile_first, w);
     real *o = w->o + index * PANEL * dv;
-    gather(nv, n, dv, w->score, tile->groups + r->begin * GROUP, jump, o, w->keep);
+    gather(nv, n, dv, w->score, tile->groups, local->forward.k_tile, r->begin, o, w->keep, w->split);
     if (tile->bad[0]) {
         add_bad_keys(local, block, &args->v, local->shape.value_dim, nv, r, w->score, tile->bad + 1, tile->bad[0],
                      tile_first, w->row, o);
@@ -255,6 +255,7 @@ static void forward_task(const lao *local, const lao_forward_args *args, const l
                          void *partial, const lao_shelf *shelf, lao_run *run) {
     forward_work w;
     forward_state state;
+    products_state before;
     forward_carve(local, work, &w);
     if (!shelf) {
         forward_few(local, args, block, &w, partial, run);
@@ -267,7 +268,9 @@ static void forward_task(const lao *local, const lao_forward_args *args, const l
     const panels p = panels_of(block);
     memset(w.o, 0, (size_t)(p.count * PANEL * lao_round_up(local->shape.value_dim, GROUP)) * sizeof(real));
     for (int64_t r = 0; r < p.count * PANEL; r++) w.m[r] = -(real)INFINITY, w.sum[r] = 0;
+    products_open(&before);
     forward_panels(local, args, block, &w, shelf, run);
+    products_close(&before);
     if (!partial && !lao_stopped(run)) forward_finish(local, args, block, &w);
 }
 

@@ -67,11 +67,11 @@ KERNEL void pack_panels(const lao_block *block, const lao_tensor *t, burst_dtype
     const panels p = panels_of(block);
     for (int64_t index = 0; index < p.count; index++) {
         const int64_t width = panel_vectors(p, index) * LANES;
-        real *to = out + index * PANEL * dims;
+        real *to = out + index * PANEL * FORM_DIMS(dims);
         for (int64_t lane = 0; lane < width; lane++) {
             const int64_t r = index * PANEL + lane;
             if (r >= p.rows) {
-                for (int64_t x = 0; x < dims; x++) to[x * width + lane] = 0;
+                panel_put(NULL, dims, sign, to, width, lane);
                 continue;
             }
             const int64_t later = lao_min(r + ROWS_AHEAD, p.rows - 1);
@@ -79,39 +79,25 @@ KERNEL void pack_panels(const lao_block *block, const lao_tensor *t, burst_dtype
                                   dims * (int64_t)dtype_bytes(dtype), 1);
             look_ahead(&soon, cache_lines(soon.bytes));
             row_load(dtype, tensor_row(t, dtype, block->b, row_query(block, r), row_head(block, r)), dims, row);
-            for (int64_t x = 0; x < dims; x++) to[x * width + lane] = sign * row[x];
+            panel_put(row, dims, sign, to, width, lane);
         }
     }
 }
 
-/* Keys first .. last-1 of kv head g -> out[key][stride]. */
+/* Keys first .. last-1 of kv head g -> out[key][dims]. */
 KERNEL void pack_keys(const lao_block *block, const lao_tensor *t, burst_dtype dtype, int64_t dims, int64_t first,
-                      int64_t last, real *out, int64_t stride) {
+                      int64_t last, real *out) {
     ahead soon = ahead_keys(block, t, dtype, dims, first + ROWS_AHEAD, last);
     for (int64_t j = first; j < last; j++) {
         look_ahead(&soon, cache_lines(soon.bytes));
-        row_load(dtype, tensor_row(t, dtype, block->b, j, block->g), dims, out + (j - first) * stride);
+        key_put(dtype, tensor_row(t, dtype, block->b, j, block->g), dims, out + (j - first) * FORM_DIMS(dims));
     }
 }
 
-/* From one group of dims to the next; an odd number of cache lines, or a row's groups fall on few cache sets. */
-INLINE int64_t group_jump(const lao_cut *cut) { return (lao_round_up(cut->k_tile, 8) + 4) * GROUP; }
-
-/* One row -> out[dim / GROUP][GROUP], dims a multiple of GROUP. A row that is not finite goes in as 0: 0 * NaN would
- * reach rows that may not see it (see add_bad_keys). */
-INLINE void group_row(const real *row, bool finite, int64_t dims, real *out, int64_t jump) {
-    for (int64_t x = 0; x < dims; x += GROUP, out += jump) {
-        if (finite)
-            memcpy(out, row + x, GROUP * sizeof *out);
-        else
-            memset(out, 0, GROUP * sizeof *out);
-    }
-}
-
-/* Keys first .. last-1 -> out[dim / GROUP][key][GROUP], dims padded with 0; bad: those that are not finite. With rows, the
- * row itself stays there, [key][dims]. scratch: a row. */
+/* Keys first .. last-1 -> groups, dims padded with 0; bad: those that are not finite. They go in as 0: 0 * NaN would reach
+ * rows that may not see it (see add_bad_keys). With rows, the keys stand there too, as by pack_keys. scratch: a row. */
 KERNEL int64_t pack_groups(const lao_block *block, const lao_tensor *t, burst_dtype dtype, int64_t dims, int64_t first,
-                           int64_t last, real *rows, real *scratch, real *out, int64_t jump, int32_t *bad) {
+                           int64_t last, real *rows, real *scratch, real *out, int64_t k_tile, int32_t *bad) {
     const int64_t padded = lao_round_up(dims, GROUP);
     int64_t bad_count = 0;
     ahead soon = ahead_keys(block, t, dtype, dims, first + ROWS_AHEAD, last);
@@ -119,12 +105,12 @@ KERNEL int64_t pack_groups(const lao_block *block, const lao_tensor *t, burst_dt
     for (int64_t j = first; j < last; j++) {
         look_ahead(&soon, cache_lines(soon.bytes));
         const char *from = tensor_row(t, dtype, block->b, j, block->g);
-        real *row = rows && dims == padded ? rows + (j - first) * dims : scratch;
-        const bool finite = row_load(dtype, from, dims, row);
-        group_row(row, finite, padded, out + (j - first) * GROUP, jump);
-        if (rows && dims != padded) memcpy(rows + (j - first) * dims, row, (size_t)dims * sizeof *row);
+        const bool finite = row_load(dtype, from, dims, scratch);
+        group_put(finite ? scratch : NULL, padded, out, k_tile, j - first);
+        if (rows) key_put(dtype, from, dims, rows + (j - first) * FORM_DIMS(dims));
         if (!finite) bad[bad_count++] = (int32_t)(j - first);
     }
+    group_end(last - first, padded, out, k_tile);
     return bad_count;
 }
 
@@ -140,9 +126,9 @@ static size_t packed_carve(const lao *local, const lao_cut *cut, char *base, pac
     const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, slack = cut->k_tile + 2 * QK_ROWS;
     carver c = {base, 0};
     /* a score step starts at any key of the tile and may run over its end */
-    tile->k = carve(&c, slack * d, sizeof(real));
-    tile->v = carve(&c, forward ? 0 : slack * dv, sizeof(real));
-    tile->groups = carve(&c, group_jump(cut) / GROUP * lao_round_up(forward ? dv : d, GROUP), sizeof(real));
+    tile->k = carve(&c, slack * FORM_DIMS(d), sizeof(real));
+    tile->v = carve(&c, forward ? 0 : slack * FORM_DIMS(dv), sizeof(real));
+    tile->groups = carve(&c, form_groups(cut->k_tile, forward ? dv : d), sizeof(real));
     tile->bad = carve(&c, cut->k_tile + 1, sizeof(int32_t));
     return c.used;
 }
@@ -157,20 +143,20 @@ static bool packed_get(const lao *local, const lao_cut *cut, const lao_block *bl
                        lao_run *run) {
     const burst_dtype dtype = local->shape.dtype;
     const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, first = t * cut->k_tile;
-    const int64_t last = lao_min(first + cut->k_tile, local->shape.k_tokens), jump = group_jump(cut);
+    const int64_t last = lao_min(first + cut->k_tile, local->shape.k_tokens), wide = cut->k_tile;
     int32_t none = LAO_UNPACKED;
     packed_carve(local, cut, shelf->tiles + (shelf->ready ? (size_t)t * local->packed_stride : 0), tile);
     if (shelf->ready &&
         !__atomic_compare_exchange_n(&shelf->ready[t], &none, LAO_PACKING, false, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE))
         return lao_await(&shelf->ready[t], LAO_PACKED, run);
     if (cut == &local->forward) {
-        pack_keys(block, k, dtype, d, first, last, tile->k, d);
+        pack_keys(block, k, dtype, d, first, last, tile->k);
         tile->bad[0] =
-            (int32_t)pack_groups(block, v, dtype, dv, first, last, NULL, row, tile->groups, jump, tile->bad + 1);
+            (int32_t)pack_groups(block, v, dtype, dv, first, last, NULL, row, tile->groups, wide, tile->bad + 1);
     } else {
         tile->bad[0] =
-            (int32_t)pack_groups(block, k, dtype, d, first, last, tile->k, row, tile->groups, jump, tile->bad + 1);
-        pack_keys(block, v, dtype, dv, first, last, tile->v, dv);
+            (int32_t)pack_groups(block, k, dtype, d, first, last, tile->k, row, tile->groups, wide, tile->bad + 1);
+        pack_keys(block, v, dtype, dv, first, last, tile->v);
     }
     if (shelf->ready) __atomic_store_n(&shelf->ready[t], LAO_PACKED, __ATOMIC_RELEASE);
     return true;

@@ -1,4 +1,5 @@
-/* body_products.h - the three matrix products, where all the time goes. Lanes are queries in the first two:
+/* body_products.h - the three matrix products, where all the time goes, and the forms that they want rows and keys in
+ * (body_tiles.h has both anew, for tile registers). Lanes are queries in the first two:
  *   scores   s[key][row]   = sum over dims of k[key][dim] * q[dim][row]       keys are broadcast
  *   gather   o[dim][row]  += sum over keys of v[dim][key] * p[key][row]       value dims are broadcast
  *   scatter  c[key][dim]  += sum over rows of p[key][row] * b[row][dim]       lanes are dims, P is broadcast
@@ -12,15 +13,70 @@
 #define KV_VECTORS 2 /* vectors of dims in a scatter step */
 #define KV_DIMS (KV_VECTORS * LANES)
 
-/* s[n][nv * LANES]; n is rounded up to the step, so s and k need slack behind. (Taking the
+/* ---- forms: what packing leaves for the products, in reals -------------------------------------------------------- */
+
+/* around a task: what the products change in the thread */
+typedef char products_state;
+INLINE void products_open(products_state *before) { *before = 0; }
+INLINE void products_close(const products_state *before) { (void)before; }
+#define FORM_DIMS(dims) (dims)                                     /* one row or key */
+#define FORM_ROWS(rows, dims) ((rows)*lao_round_up(dims, KV_DIMS)) /* scatter's rows, [dim / KV_DIMS][row][KV_DIMS] */
+#define FORM_WEIGHTS(rows, keys) ((rows) * (keys))                 /* P or dS of a block and a key tile */
+#define FORM_PANEL_WEIGHTS(keys) 0 /* P or dS of one panel, if they do not stay where they are made */
+#define FORM_SPLIT(keys) 0         /* gather's scratch */
+
+/* From one group of dims to the next; an odd number of cache lines, or a row's groups fall on few cache sets. */
+INLINE int64_t group_jump(int64_t k_tile) { return (lao_round_up(k_tile, 8) + 4) * GROUP; }
+INLINE int64_t form_groups(int64_t k_tile, int64_t dims) {
+    return group_jump(k_tile) / GROUP * lao_round_up(dims, GROUP);
+}
+
+/* One row -> to[dim][width], at `lane`; row NULL: zeros. */
+INLINE void panel_put(const real *row, int64_t dims, real sign, real *to, int64_t width, int64_t lane) {
+    for (int64_t x = 0; x < dims; x++) to[x * width + lane] = row ? sign * row[x] : 0;
+}
+/* One key of a tensor -> a row. */
+INLINE void key_put(burst_dtype dtype, const char *from, int64_t dims, real *to) { row_load(dtype, from, dims, to); }
+/* Key j -> out[dim / GROUP][key][GROUP], dims a multiple of GROUP; row NULL: zeros. */
+INLINE void group_put(const real *row, int64_t dims, real *out, int64_t k_tile, int64_t j) {
+    const int64_t jump = group_jump(k_tile);
+    out += j * GROUP;
+    for (int64_t x = 0; x < dims; x += GROUP, out += jump) {
+        if (row)
+            memcpy(out, row + x, GROUP * sizeof *out);
+        else
+            memset(out, 0, GROUP * sizeof *out);
+    }
+}
+/* What lies behind the last of n keys is never read. */
+INLINE void group_end(int64_t n, int64_t dims, real *out, int64_t k_tile) {
+    (void)n, (void)dims, (void)out, (void)k_tile;
+}
+/* Row r of `rows` -> [dim / KV_DIMS][row][KV_DIMS], 0 behind; row NULL: zeros. */
+static void spread_row(const real *row, int64_t dims, int64_t rows, int64_t r, real *out) {
+    for (int64_t x = 0; x < dims; x += KV_DIMS) {
+        real *to = out + (x / KV_DIMS * rows + r) * KV_DIMS;
+        const int64_t n = row ? lao_min(dims - x, KV_DIMS) : 0;
+        if (n == KV_DIMS) {
+            memcpy(to, row + x, KV_DIMS * sizeof *to);
+        } else {
+            memset(to, 0, KV_DIMS * sizeof *to);
+            if (n) memcpy(to, row + x, (size_t)n * sizeof *to);
+        }
+    }
+}
+
+/* ---- products ---------------------------------------------------------------------------------------------------- */
+
+/* s[n][nv * LANES] of keys k[n][d]; n is rounded up to the step, so s and k need slack behind. (Taking the
  * maximum here, while the sums are in registers, costs more than reading them again: 4 % at d = 64.) */
 INLINE void scores_body(const int nv, const int mr, int64_t n, int64_t d, const real *restrict q,
-                        const real *restrict k, int64_t stride, real *restrict s) {
+                        const real *restrict k, real *restrict s) {
     for (int64_t j = 0; j < n; j += mr) {
         vf sum[2 * QK_ROWS][PANEL_VECTORS];
         for (int i = 0; i < mr; i++)
             for (int v = 0; v < nv; v++) sum[i][v] = v_set(0);
-        const real *key = k + j * stride;
+        const real *key = k + j * d;
         const real *row = q;
 #pragma GCC unroll 4
         for (int64_t x = 0; x < d; x++) {
@@ -30,7 +86,7 @@ INLINE void scores_body(const int nv, const int mr, int64_t n, int64_t d, const 
                 V_KEEP(b[v]);
             }
             for (int i = 0; i < mr; i++) {
-                const vf a = v_set(key[i * stride + x]);
+                const vf a = v_set(key[i * d + x]);
                 for (int v = 0; v < nv; v++) sum[i][v] = v_fma(a, b[v], sum[i][v]);
             }
             row += nv * LANES;
@@ -40,19 +96,19 @@ INLINE void scores_body(const int nv, const int mr, int64_t n, int64_t d, const 
             for (int v = 0; v < nv; v++) v_store(out + (i * nv + v) * LANES, sum[i][v]);
     }
 }
-KERNEL void scores_1(int64_t n, int64_t d, const real *q, const real *k, int64_t stride, real *s) {
-    scores_body(1, 2 * QK_ROWS, n, d, q, k, stride, s);
+KERNEL void scores_1(int64_t n, int64_t d, const real *q, const real *k, real *s) {
+    scores_body(1, 2 * QK_ROWS, n, d, q, k, s);
 }
-KERNEL void scores_2(int64_t n, int64_t d, const real *q, const real *k, int64_t stride, real *s) {
-    scores_body(2, QK_ROWS, n, d, q, k, stride, s);
+KERNEL void scores_2(int64_t n, int64_t d, const real *q, const real *k, real *s) {
+    scores_body(2, QK_ROWS, n, d, q, k, s);
 }
-KERNEL void scores_3(int64_t n, int64_t d, const real *q, const real *k, int64_t stride, real *s) {
-    scores_body(3, QK_ROWS, n, d, q, k, stride, s);
+KERNEL void scores_3(int64_t n, int64_t d, const real *q, const real *k, real *s) {
+    scores_body(3, QK_ROWS, n, d, q, k, s);
 }
-static void scores(int nv, int64_t n, int64_t d, const real *q, const real *k, int64_t stride, real *s) {
-    if (nv == 3) scores_3(n, d, q, k, stride, s);
-    if (nv == 2) scores_2(n, d, q, k, stride, s);
-    if (nv == 1) scores_1(n, d, q, k, stride, s);
+static void scores(int nv, int64_t n, int64_t d, const real *q, const real *k, real *s) {
+    if (nv == 3) scores_3(n, d, q, k, s);
+    if (nv == 2) scores_2(n, d, q, k, s);
+    if (nv == 1) scores_1(n, d, q, k, s);
 }
 
 /* o[dims][nv * LANES] = o * keep[row] + sum over n keys; dims is a multiple of GROUP; v[dim / GROUP] starts every `jump`
@@ -97,8 +153,12 @@ KERNEL void gather_2(int64_t n, int64_t dims, const real *p, const real *v, int6
 KERNEL void gather_3(int64_t n, int64_t dims, const real *p, const real *v, int64_t jump, real *o, const real *keep) {
     gather_body(3, 1, n, dims, p, v, jump, o, keep);
 }
-static void gather(int nv, int64_t n, int64_t dims, const real *p, const real *v, int64_t jump, real *o,
-                   const real *keep) {
+/* n keys of the groups, from key `begin` of the tile on */
+static void gather(int nv, int64_t n, int64_t dims, const real *p, const real *groups, int64_t k_tile, int64_t begin,
+                   real *o, const real *keep, real *scratch) {
+    const int64_t jump = group_jump(k_tile);
+    const real *v = groups + begin * GROUP;
+    (void)scratch;
     if (nv == 3) gather_3(n, dims, p, v, jump, o, keep);
     if (nv == 2) gather_2(n, dims, p, v, jump, o, keep);
     if (nv == 1) gather_1(n, dims, p, v, jump, o, keep);
@@ -140,4 +200,49 @@ KERNEL void scatter_full(int64_t panels, int64_t jump, const real *p, const real
 }
 KERNEL void scatter_narrow(int64_t width, const real *p, const real *b, real *c, int64_t stride) {
     scatter_body(1, 0, width, p, b, c, stride);
+}
+/* c[key][padded] of KV_ROWS keys from `key` on += over the rows of panels first .. last-1, of which `whole` are full and the
+ * next, if there is one, has `width` rows. */
+static void scatter(int64_t first, int64_t last, int64_t whole, int64_t width, int64_t k_tile, int64_t key,
+                    const real *weights, const real *rows, real *c, int64_t padded) {
+    const int64_t full = lao_min(last, whole);
+    if (first < full) {
+        scatter_full(full - first, k_tile * PANEL, weights + first * PANEL * k_tile + key * PANEL,
+                     rows + first * PANEL * KV_DIMS, c, padded);
+    }
+    if (last > whole) {
+        scatter_narrow(width, weights + whole * PANEL * k_tile + key * width, rows + whole * PANEL * KV_DIMS, c,
+                       padded);
+    }
+}
+
+/* ---- P and dS of a block, [panel][key][lane] --------------------------------------------------------------------- */
+
+/* Where panel `index` writes them; weights_keep then brings keys from .. to-1 to their place. */
+INLINE real *weights_of_panel(real *weights, real *one, int64_t index, int64_t k_tile) {
+    (void)one;
+    return weights + index * PANEL * k_tile;
+}
+INLINE void weights_keep(int nv, int64_t from, int64_t to, const real *one, real *weights, int64_t index,
+                         int64_t k_tile) {
+    (void)nv, (void)from, (void)to, (void)one, (void)weights, (void)index, (void)k_tile;
+}
+INLINE real weight_at(const real *weights, int64_t row, int64_t width, int64_t key, int64_t k_tile) {
+    return weights[row / PANEL * PANEL * k_tile + key * width + row % PANEL];
+}
+
+/* D = rowsum(dO * O), summed dim by dim as `scores` sums dP: a row that sees one key then has dS = 0 exactly. d_o, o:
+ * [panel][dim][lane]. */
+KERNEL void panel_dots(int64_t rows, int64_t dims, const real *d_o, const real *o, real *D) {
+    for (int64_t first = 0; first < rows; first += PANEL) {
+        const int nv = (int)((lao_min(rows - first, PANEL) + LANES - 1) / LANES);
+        for (int v = 0; v < nv; v++) {
+            vf sum = v_set(0);
+            for (int64_t x = 0; x < dims; x++) {
+                const int64_t at = first * dims + (x * nv + v) * LANES;
+                sum = v_fma(v_load(o + at), v_load(d_o + at), sum);
+            }
+            v_store(D + first + v * LANES, sum);
+        }
+    }
 }

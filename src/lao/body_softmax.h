@@ -88,8 +88,8 @@ INLINE void top_body(const int nv, int64_t n, const real *s, real *top) {
     }
 }
 KERNEL void top_of(int nv, int64_t n, const real *s, real *top) {
-    if (nv == 3)
-        top_body(3, n, s, top);
+    if (nv == PANEL_VECTORS)
+        top_body(PANEL_VECTORS, n, s, top);
     else if (nv == 2)
         top_body(2, n, s, top);
     else
@@ -123,16 +123,16 @@ INLINE void fold_body(const int nv, int64_t n, real *restrict s, real c, const r
     }
     for (int v = 0; v < nv; v++) v_store(sum + v * LANES, total[v]);
 }
-KERNEL void fold_3(int64_t n, real *s, real c, const real *top, real *m, real *sum, real *keep) {
-    fold_body(3, n, s, c, top, m, sum, keep);
+KERNEL void fold_full(int64_t n, real *s, real c, const real *top, real *m, real *sum, real *keep) {
+    fold_body(PANEL_VECTORS, n, s, c, top, m, sum, keep);
 }
 KERNEL void fold_narrow(int nv, int64_t n, real *s, real c, const real *top, real *m, real *sum, real *keep) {
     if (nv == 2) fold_body(2, n, s, c, top, m, sum, keep);
     if (nv == 1) fold_body(1, n, s, c, top, m, sum, keep);
 }
 static void fold(int nv, int64_t n, real *s, real c, const real *top, real *m, real *sum, real *keep) {
-    if (nv == 3)
-        fold_3(n, s, c, top, m, sum, keep);
+    if (nv == PANEL_VECTORS)
+        fold_full(n, s, c, top, m, sum, keep);
     else
         fold_narrow(nv, n, s, c, top, m, sum, keep);
 }

@@ -6,37 +6,42 @@
 #include "kernel.h"
 
 extern const lao_kernels lao_kernels_scalar, lao_kernels_f64;
-extern const lao_kernels lao_kernels_avx2, lao_kernels_avx512, lao_kernels_neon, lao_kernels_avx2x16;
+extern const lao_kernels lao_kernels_avx2, lao_kernels_avx512, lao_kernels_amx, lao_kernels_neon;
+extern const lao_kernels lao_kernels_avx2x16, lao_kernels_avx2amx;
 
 typedef struct isa_entry {
     burst_isa isa;
     const char *name;
     const lao_kernels *kernels; /* NULL: not built in */
+    const lao_kernels *brief;   /* for bf16, if that has its own */
 } isa_entry;
 
 #ifdef BURST_TEST_ISA_X16
-enum { ISA_AVX2X16 = 100 }; /* the 16-lane body on AVX2; exists in the test library only */
+enum { ISA_AVX2X16 = 100, ISA_AVX2AMX = 101 }; /* 16 lanes, and tiles, on AVX2; exist in the test library only */
 #endif
 
 static const isa_entry entries[] = {
 #ifdef BURST_HAVE_AVX512
-    {BURST_ISA_AVX512, "avx512", &lao_kernels_avx512},
+    {BURST_ISA_AMX, "amx", &lao_kernels_avx512, &lao_kernels_amx},
+    {BURST_ISA_AVX512, "avx512", &lao_kernels_avx512, NULL},
 #else
-    {BURST_ISA_AVX512, "avx512", NULL},
+    {BURST_ISA_AMX, "amx", NULL, NULL},
+    {BURST_ISA_AVX512, "avx512", NULL, NULL},
 #endif
 #ifdef BURST_HAVE_AVX2
-    {BURST_ISA_AVX2, "avx2", &lao_kernels_avx2},
+    {BURST_ISA_AVX2, "avx2", &lao_kernels_avx2, NULL},
 #else
-    {BURST_ISA_AVX2, "avx2", NULL},
+    {BURST_ISA_AVX2, "avx2", NULL, NULL},
 #endif
 #ifdef BURST_HAVE_NEON
-    {BURST_ISA_NEON, "neon", &lao_kernels_neon},
+    {BURST_ISA_NEON, "neon", &lao_kernels_neon, NULL},
 #else
-    {BURST_ISA_NEON, "neon", NULL},
+    {BURST_ISA_NEON, "neon", NULL, NULL},
 #endif
-    {BURST_ISA_SCALAR, "scalar", &lao_kernels_scalar},
+    {BURST_ISA_SCALAR, "scalar", &lao_kernels_scalar, NULL},
 #ifdef BURST_TEST_ISA_X16
-    {(burst_isa)ISA_AVX2X16, "avx2x16", &lao_kernels_avx2x16},
+    {(burst_isa)ISA_AVX2X16, "avx2x16", &lao_kernels_avx2x16, NULL},
+    {(burst_isa)ISA_AVX2AMX, "avx2amx", &lao_kernels_avx2x16, &lao_kernels_avx2amx},
 #endif
 };
 enum { ENTRIES = sizeof entries / sizeof entries[0] };
@@ -49,7 +54,8 @@ static const isa_entry *find(burst_isa isa) {
 
 static bool runs(const isa_entry *entry) {
 #ifdef BURST_TEST_ISA_X16
-    if (entry->isa == (burst_isa)ISA_AVX2X16) return base_cpu_runs(BURST_ISA_AVX2);
+    if (entry->isa == (burst_isa)ISA_AVX2X16 || entry->isa == (burst_isa)ISA_AVX2AMX)
+        return base_cpu_runs(BURST_ISA_AVX2);
 #endif
     return base_cpu_runs(entry->isa);
 }
@@ -64,7 +70,7 @@ bool lao_isa_built(burst_isa isa) {
     return entry && entry->kernels;
 }
 
-burst_status lao_choose_isa(burst_isa wanted, burst_isa *chosen) {
+burst_status lao_choose_isa(burst_isa wanted, burst_dtype dtype, burst_isa *chosen) {
     const isa_entry *entry = NULL;
     const char *name = getenv("BURST_ISA");
     if (wanted != BURST_ISA_AUTO) {
@@ -75,7 +81,7 @@ burst_status lao_choose_isa(burst_isa wanted, burst_isa *chosen) {
             if (!strcmp(entries[i].name, name)) entry = &entries[i];
         if (!entry) {
             return base_fail(BURST_INVALID,
-                             "the environment's BURST_ISA is \"%s\"; expected auto, scalar, avx2, avx512 or neon",
+                             "the environment's BURST_ISA is \"%s\"; expected auto, scalar, avx2, avx512, amx or neon",
                              name);
         }
     } else {
@@ -83,12 +89,16 @@ burst_status lao_choose_isa(burst_isa wanted, burst_isa *chosen) {
             if (entries[i].kernels && runs(&entries[i])) entry = &entries[i];
     }
     if (!entry->kernels) return base_fail(BURST_UNSUPPORTED, "isa %s is not built into this library", entry->name);
-    if (!runs(entry)) return base_fail(BURST_UNSUPPORTED, "isa %s: this CPU does not have it", entry->name);
-    *chosen = entry->isa;
+    if (!runs(entry))
+        return base_fail(BURST_UNSUPPORTED, "isa %s: this CPU does not have it, or its system does not allow it",
+                         entry->name);
+    *chosen = entry->isa == BURST_ISA_AMX && dtype != BURST_BF16 ? BURST_ISA_AVX512 : entry->isa;
     return BURST_OK;
 }
 
 const lao_kernels *lao_kernels_of(burst_isa isa, burst_dtype dtype) {
     const isa_entry *entry = find(isa);
-    return dtype == BURST_F64 ? &lao_kernels_f64 : entry ? entry->kernels : NULL;
+    if (dtype == BURST_F64) return &lao_kernels_f64;
+    if (!entry) return NULL;
+    return dtype == BURST_BF16 && entry->brief ? entry->brief : entry->kernels;
 }

@@ -2,7 +2,11 @@
  * vocabulary. */
 #include "body_math.h"
 
+#ifdef SIMD_TILES
+#include "body_tiles.h"
+#else
 #include "body_products.h"
+#endif
 
 #include "body_pack.h"
 

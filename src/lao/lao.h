@@ -52,8 +52,8 @@ typedef struct lao_round {
 } lao_round;
 
 /* Resolves BURST_ISA_AUTO (environment, then CPU) or checks the forced one. BURST_INVALID for an unknown name or value,
- * BURST_UNSUPPORTED for a set that this CPU or this build lacks. */
-burst_status lao_choose_isa(burst_isa wanted, burst_isa *chosen);
+ * BURST_UNSUPPORTED for a set that this CPU or this build lacks. AMX is chosen for bf16; other types have AVX-512 then. */
+burst_status lao_choose_isa(burst_isa wanted, burst_dtype dtype, burst_isa *chosen);
 const char *lao_isa_name(burst_isa isa); /* NULL if unknown */
 bool lao_isa_built(burst_isa isa);
 
