@@ -5,7 +5,7 @@
 
 const char *burst_isa_name(burst_isa isa) { return lao_isa_name(isa); }
 
-int burst_isa_supported(burst_isa isa) { return lao_isa_built(isa) && base_cpu_runs(isa); }
+int burst_isa_supported(burst_isa isa) { return lao_isa_runs(isa); }
 
 /* As in BURST_OPTIONS_INIT: for ranks whose options cannot be read. */
 static const double default_timeout = 300;

@@ -65,9 +65,9 @@ const char *lao_isa_name(burst_isa isa) {
     return isa == BURST_ISA_AUTO ? "auto" : entry ? entry->name : NULL;
 }
 
-bool lao_isa_built(burst_isa isa) {
+bool lao_isa_runs(burst_isa isa) {
     const isa_entry *entry = find(isa);
-    return entry && entry->kernels;
+    return entry && entry->kernels && runs(entry);
 }
 
 burst_status lao_choose_isa(burst_isa wanted, burst_dtype dtype, burst_isa *chosen) {
