@@ -86,8 +86,9 @@ static int cores(void) {
 }
 
 /* Only a plan says what "auto" comes to. */
-static burst_status chosen(const command_options *options, burst_isa *isa, int *threads) {
+static burst_status chosen(const command_options *options, burst_dtype dtype, burst_isa *isa, int *threads) {
     burst_problem problem = BURST_PROBLEM_INIT;
+    problem.dtype = dtype;
     problem.q_tokens = problem.k_tokens = 1;
     problem.head_dim = 1;
     burst_plan *plan = NULL;
@@ -109,13 +110,14 @@ static void supported(char *text, size_t size) {
 
 int command_info(const command_options *options) {
     char cpu[200], isas[100];
-    burst_isa isa;
+    burst_isa isa, brief;
     int threads;
     if (options->word_count) {
         fprintf(stderr, "burst: info takes no word, but \"%s\" is given; see burst --help\n", options->words[0]);
         return EXIT_REFUSED;
     }
-    burst_status status = chosen(options, &isa, &threads);
+    burst_status status = chosen(options, BURST_BF16, &brief, &threads);
+    if (status == BURST_OK) status = chosen(options, BURST_F32, &isa, &threads);
     if (status != BURST_OK) return command_complain("info", status), EXIT_REFUSED;
     cpu_name(cpu, sizeof cpu);
     supported(isas, sizeof isas);
@@ -125,14 +127,15 @@ int command_info(const command_options *options) {
         json_text(object, "cpu", cpu);
         json_text(object, "isas", isas);
         json_text(object, "isa", burst_isa_name(isa));
+        json_text(object, "isa_bf16", burst_isa_name(brief));
         json_number(object, "cores", cores());
         json_number(object, "threads", threads);
         json_print(object);
         return EXIT_FINE;
     }
-    printf("burst     %s\ncpu       %s\nisas      %s (built in and run by this CPU)\nisa       %s\ncores     %d\n"
-           "threads   %d\n",
-           burst_version(), cpu, isas, burst_isa_name(isa), cores(), threads);
+    printf("burst     %s\ncpu       %s\nisas      %s (built in and run by this CPU)\nisa       %s, for bf16 %s\n"
+           "cores     %d\nthreads   %d\n",
+           burst_version(), cpu, isas, burst_isa_name(isa), burst_isa_name(brief), cores(), threads);
     return EXIT_FINE;
 }
 

@@ -55,7 +55,7 @@ typedef struct lao_round {
  * BURST_UNSUPPORTED for a set that this CPU or this build lacks. AMX is chosen for bf16; other types have AVX-512 then. */
 burst_status lao_choose_isa(burst_isa wanted, burst_dtype dtype, burst_isa *chosen);
 const char *lao_isa_name(burst_isa isa); /* NULL if unknown */
-bool lao_isa_runs(burst_isa isa); /* built in, and this CPU has it */
+bool lao_isa_runs(burst_isa isa);        /* built in, and this CPU has it */
 
 /* A local attention per round, in a row that lao_at numbers; they take turns in one workspace. All memory is taken here.
  * options->isa is a chosen one, never AUTO. BURST_MEMORY, with the bytes needed in the sentence, if the limit is too small
