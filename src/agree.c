@@ -34,6 +34,7 @@ static const field fields[] = {
     {"narrow_gradients", false, false},
     {"strategy", false, false},
     {"send_o", false, false},
+    {"the order in which isa sums scores (amx and scalar have their own: ask all ranks for the same isa)", false, true},
 };
 enum { FIELDS = sizeof fields / sizeof *fields };
 
@@ -94,7 +95,8 @@ static card card_of(const plan_request *q) {
                    q->no_overlap,
                    q->narrow,
                    (int64_t)q->strategy,
-                   q->send_o}};
+                   q->send_o,
+                   (int64_t)lao_isa_order(q->local.isa, s->dtype)}};
 }
 
 static burst_status say_difference(int index, int rank, int64_t first, int64_t other) {
@@ -110,15 +112,19 @@ static burst_status say_difference(int index, int rank, int64_t first, int64_t o
 burst_status request_agree(plan_request *request, burst_status checked) {
     burst_transport *t = request->transport;
     const transport_patience patience = {.timeout = request->timeout, .round = -1};
-    enum { COPIES = 1u };
+    enum { COPIES = 1u, NO_TILES = 2u };
     unsigned flags = transport_lends(t, (t->rank + 1) % t->size) ? 0 : COPIES;
     for (int peer = 0; peer < t->size && request->strategy != BURST_STRATEGY_RING; peer++)
         if (peer != t->rank && !transport_lends(t, peer)) flags = COPIES; /* these talk to everybody */
+    if (lao_isa_order(request->local.isa, request->shape.dtype) != LAO_ORDER_TILES) flags |= NO_TILES;
     const gao_what what = {.kind = GAO_CREATE};
     burst_status status = gao_agree(t, &patience, checked, what, &flags);
     if (status != BURST_OK) return status;
     /* One link that copies wants its buffers back while others would still be reading them: all lend, or none. */
     request->lends = !(flags & COPIES);
+    /* Machines with and without tiles: nobody has asked for them, so all do without. */
+    if ((flags & NO_TILES) && request->local.isa == BURST_ISA_AMX && !request->isa_forced)
+        request->local.isa = BURST_ISA_AVX512;
     const card mine = card_of(request);
     status = transport_agree(t, &mine, sizeof mine, &patience);
     if (status != BURST_OK) return status;

@@ -214,5 +214,6 @@ burst_status options_check(const burst_options *options, plan_request *request) 
     request->progress = o->progress;
     request->progress_user = o->progress_user;
     request->cancel = o->cancel;
+    request->isa_forced = lao_isa_forced(o->isa);
     return lao_choose_isa(o->isa, request->shape.dtype, &request->local.isa);
 }

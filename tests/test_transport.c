@@ -111,7 +111,9 @@ typedef enum fault {
     FAULT_PROBLEM,  /* another head_dim */
     FAULT_OPTIONS,  /* a refused option */
     FAULT_CANCEL,   /* its cancel flag is set */
-    FAULT_CANCEL_LATE
+    FAULT_CANCEL_LATE,
+    FAULT_SCALAR,  /* forces a set that sums scores in another order */
+    FAULT_NO_TILES /* bf16, and it forces a set without tiles; the others take what they have */
 } fault;
 
 typedef struct scene {
@@ -123,6 +125,7 @@ typedef struct scene {
     burst_side side;
     burst_strategy strategy;
     burst_status status[8];
+    burst_isa isa[8];
     char sentence[8][256];
     double seconds[8];
     int broke; /* calls that came after the failure and were not refused */
@@ -181,12 +184,16 @@ static burst_status play_on(burst_transport *t, member *m) {
     problem.q_tokens = problem.k_tokens = s->fault == FAULT_CANCEL_LATE ? LONG : TOKENS;
     problem.head_dim = guilty && s->fault == FAULT_PROBLEM ? DIM + 1 : DIM;
     options.threads = guilty && s->fault == FAULT_OPTIONS ? -1 : 1;
+    if (guilty && s->fault == FAULT_SCALAR) options.isa = BURST_ISA_SCALAR;
+    if (guilty && s->fault == FAULT_NO_TILES) options.isa = BURST_ISA_AVX2;
+    if (s->fault == FAULT_NO_TILES) problem.dtype = BURST_BF16;
     options.timeout = s->timeout;
     options.side_forward = options.side_backward = s->side;
     options.strategy = s->strategy;
     options.cancel = &m->cancel;
     if (guilty && s->fault == FAULT_CANCEL_LATE) options.progress = cancel_later, options.progress_user = m;
     burst_status status = burst_plan_create(&problem, t, &options, &plan);
+    s->isa[m->rank] = burst_plan_isa(plan);
     if (status == BURST_OK && !(guilty && s->fault == FAULT_DIE)) status = run_calls(plan, m);
     burst_plan_free(plan);
     return status;
@@ -285,6 +292,27 @@ static void test_mismatch_is_told(void **state) {
                 assert_string_equal(s.sentence[r], wanted);
             }
         }
+    assert_nothing_left();
+}
+
+/* Scores of backward have to be those of forward, whoever computes them. */
+static void test_ranks_sum_alike(void **state) {
+    (void)state;
+    scene s = {.ranks = 3, .culprit = 1, .fault = FAULT_SCALAR, .timeout = 20};
+    if (!burst_isa_supported(BURST_ISA_AVX2)) skip();
+    run_scene(&s);
+    for (int r = 0; r < s.ranks; r++) {
+        assert_int_equal(s.status[r], BURST_MISMATCH);
+        assert_non_null(strstr(s.sentence[r], "the order in which isa sums scores"));
+        assert_non_null(strstr(s.sentence[r], "is not the same on ranks 0 and 1"));
+    }
+    s = (scene){.ranks = 3, .culprit = 1, .fault = FAULT_NO_TILES, .timeout = 20};
+    run_scene(&s);
+    for (int r = 0; r < s.ranks; r++) {
+        const bool narrow = r == s.culprit || !burst_isa_supported(BURST_ISA_AVX512);
+        assert_int_equal(s.status[r], BURST_OK);
+        assert_int_equal(s.isa[r], narrow ? BURST_ISA_AVX2 : BURST_ISA_AVX512);
+    }
     assert_nothing_left();
 }
 
@@ -446,11 +474,17 @@ static void test_a_dry_plan_only_tells(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads_conform),           cmocka_unit_test(test_custom_conforms),
-        cmocka_unit_test(test_a_refusal_is_everybodys),   cmocka_unit_test(test_cancel_on_one_rank),
-        cmocka_unit_test(test_mismatch_is_told),          cmocka_unit_test(test_a_dead_rank_is_named),
-        cmocka_unit_test(test_a_stalled_rank_is_named),   cmocka_unit_test(test_every_post_can_fail),
-        cmocka_unit_test(test_every_allocation_can_fail), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_threads_conform),
+        cmocka_unit_test(test_custom_conforms),
+        cmocka_unit_test(test_a_refusal_is_everybodys),
+        cmocka_unit_test(test_cancel_on_one_rank),
+        cmocka_unit_test(test_mismatch_is_told),
+        cmocka_unit_test(test_ranks_sum_alike),
+        cmocka_unit_test(test_a_dead_rank_is_named),
+        cmocka_unit_test(test_a_stalled_rank_is_named),
+        cmocka_unit_test(test_every_post_can_fail),
+        cmocka_unit_test(test_every_allocation_can_fail),
+        cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_a_dry_plan_only_tells),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -70,13 +70,21 @@ bool lao_isa_runs(burst_isa isa) {
     return entry && entry->kernels && runs(entry);
 }
 
+/* NULL: the choice is free */
+static const char *named_by_environment(void) {
+    const char *name = getenv("BURST_ISA");
+    return name && *name && strcmp(name, "auto") != 0 ? name : NULL;
+}
+
+bool lao_isa_forced(burst_isa wanted) { return wanted != BURST_ISA_AUTO || named_by_environment(); }
+
 burst_status lao_choose_isa(burst_isa wanted, burst_dtype dtype, burst_isa *chosen) {
     const isa_entry *entry = NULL;
-    const char *name = getenv("BURST_ISA");
+    const char *name = named_by_environment();
     if (wanted != BURST_ISA_AUTO) {
         entry = find(wanted);
         if (!entry) return base_fail(BURST_INVALID, "isa %d is not an instruction set this library knows", (int)wanted);
-    } else if (name && *name && strcmp(name, "auto") != 0) {
+    } else if (name) {
         for (int i = 0; i < ENTRIES; i++)
             if (!strcmp(entries[i].name, name)) entry = &entries[i];
         if (!entry) {
@@ -94,6 +102,13 @@ burst_status lao_choose_isa(burst_isa wanted, burst_dtype dtype, burst_isa *chos
                          entry->name);
     *chosen = entry->isa == BURST_ISA_AMX && dtype != BURST_BF16 ? BURST_ISA_AVX512 : entry->isa;
     return BURST_OK;
+}
+
+lao_order lao_isa_order(burst_isa isa, burst_dtype dtype) {
+    const isa_entry *entry = find(isa);
+    if (dtype == BURST_F64 || !entry) return LAO_ORDER_FUSED;
+    if (dtype == BURST_BF16 && entry->brief) return LAO_ORDER_TILES;
+    return isa == BURST_ISA_SCALAR ? LAO_ORDER_PLAIN : LAO_ORDER_FUSED;
 }
 
 const lao_kernels *lao_kernels_of(burst_isa isa, burst_dtype dtype) {

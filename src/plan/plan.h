@@ -107,7 +107,8 @@ typedef struct plan_request {
     const burst_mask *mask; /* NULL: full */
     burst_transport *transport;
     lao_options local; /* isa is chosen; the memory limit is that of the whole plan */
-    unsigned passes;   /* BURST_PASS_* */
+    bool isa_forced;
+    unsigned passes; /* BURST_PASS_* */
     burst_partition partition;
     burst_side sides[2]; /* forward, backward */
     bool no_overlap, narrow, send_o;
