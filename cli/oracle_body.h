@@ -14,7 +14,8 @@ static NAME(score) NAME(score_pair)(const oracle_head *h, int64_t q, int64_t k) 
     if (h->softcap > 0) {
         NUMBER t = TANH(s / h->softcap);
         result.x = h->softcap * t;
-        result.slope = h->scale * (1 - t * t);
+        NUMBER e = EXP(s < 0 ? 2 * s / h->softcap : -2 * s / h->softcap); /* 1 - t^2 would cancel near 1 */
+        result.slope = h->scale * 4 * e / ((1 + e) * (1 + e));
     }
     if (h->slope > 0 || h->slope < 0) result.x -= h->slope * (NUMBER)word_mask_distance(h->mask, h->batch_row, q, k);
     return result;

@@ -303,11 +303,11 @@ static void test_finite_differences(void **state) {
 static void test_sink_takes_all(void **state) {
     (void)state;
     const float sinks[2] = {3e38f, INFINITY};
-    for (int n = 0; n < 4; n++) {
+    for (int n = 0; n < 8; n++) {
         run r;
-        run_make("b1h1n30k50d8:sink", 2, BURST_ISA_AUTO, &r);
+        run_make(n % 4 < 2 ? "b1h1n30k50d8:sink" : "b1h1n30k50d8:sink:amp=3000", 2, BURST_ISA_AUTO, &r);
         *(float *)r.data.sink = sinks[n % 2];
-        void *stats = n < 2 ? r.stats : NULL;
+        void *stats = n < 4 ? r.stats : NULL;
         assert_int_equal(check_forward(r.plan, &r.data, stats), BURST_OK);
         assert_int_equal(check_backward(r.plan, &r.data, stats), BURST_OK);
         for (int64_t i = 0; i < 30; i++) {
@@ -321,6 +321,48 @@ static void test_sink_takes_all(void **state) {
         assert_true(*(float *)r.data.d_sink == 0);
         run_free(&r);
     }
+}
+
+/* A negative slope makes far keys weigh more: scores grow with the distance, also in lanes that no row fills. */
+static void test_negative_slopes(void **state) {
+    (void)state;
+    enum { N = 100, D = 16 };
+    const float slope = -1;
+    for (int set = 0; set < SETS; set++)
+        for (int type = 0; type < 2; type++) {
+            static float tensors[8][N * D], stats[4 * N]; /* room for either type */
+            burst_plan *plan = NULL;
+            burst_problem problem = BURST_PROBLEM_INIT;
+            burst_options options = BURST_OPTIONS_INIT;
+            if (!usable(set)) continue;
+            problem.dtype = type ? BURST_BF16 : BURST_F32;
+            problem.q_tokens = problem.k_tokens = N, problem.head_dim = D, problem.alibi = &slope;
+            options.isa = sets[set];
+            assert_int_equal(burst_plan_create(&problem, NULL, &options, &plan), BURST_OK);
+            assert_true(burst_plan_stats_bytes(plan) <= sizeof stats);
+            for (unsigned i = 0; i < 4; i++) {
+                double values[N * D];
+                data_normal(1, i, 0, N * D, values);
+                for (int64_t x = 0; x < N * D; x++) data_store(problem.dtype, tensors[i], x, values[x]);
+            }
+            burst_forward_args f = BURST_FORWARD_ARGS_INIT;
+            f.q.data = tensors[0], f.k.data = tensors[1], f.v.data = tensors[2], f.o.data = tensors[4], f.stats = stats;
+            burst_backward_args b = BURST_BACKWARD_ARGS_INIT;
+            b.q = f.q, b.k = f.k, b.v = f.v, b.o.data = tensors[4], b.d_o.data = tensors[3], b.stats = stats;
+            b.d_q.data = tensors[5], b.d_k.data = tensors[6], b.d_v.data = tensors[7];
+            assert_int_equal(burst_forward(plan, &f), BURST_OK);
+            assert_int_equal(burst_backward(plan, &b), BURST_OK);
+            for (int x = 0; x < D; x++) { /* sum over keys of d_v = sum over rows of d_o */
+                double sum = 0;
+                for (int64_t t = 0; t < N; t++)
+                    sum += data_load(problem.dtype, tensors[7], t * D + x) -
+                           data_load(problem.dtype, tensors[3], t * D + x);
+                assert_true(fabs(sum) < (type ? 1 : 1e-3));
+            }
+            for (int i = 4; i < 8; i++)
+                for (int64_t x = 0; x < N * D; x++) assert_true(isfinite(data_load(problem.dtype, tensors[i], x)));
+            burst_plan_free(plan);
+        }
 }
 
 /* Statistics are worth their bytes: at scores of +-1e4 dV from them is several times nearer than from a plain f32 lse. */
@@ -366,6 +408,7 @@ int main(void) {
         cmocka_unit_test(test_no_queries),
         cmocka_unit_test(test_finite_differences),
         cmocka_unit_test(test_sink_takes_all),
+        cmocka_unit_test(test_negative_slopes),
         cmocka_unit_test(test_statistics_beat_lse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -96,6 +96,8 @@ static void row_stats(const lao *local, const lao_backward_args *args, int64_t a
         if (top != (real)INFINITY)
             *m = top, *inverse = (real)base_exp((double)top * c - lse); /* else a sink took all */
     }
+    if (*inverse == 0)
+        *m = (real)INFINITY; /* weights of 0, whatever the scores: not 0 times a power beyond all bounds */
 }
 
 /* D of every row, from O and the panels of dO; leaves O where the rows of dO will be. */
@@ -116,8 +118,9 @@ static void backward_rows(const lao *local, const lao_backward_args *args, const
     memset(w->dq, 0, (size_t)(all * lao_round_up(d, GROUP)) * sizeof(real));
     w->bad_row_count = 0;
     for (int64_t r = 0; r < all; r++) {
-        w->m[r] = w->inv[r] = w->weight[r] = 0;
+        w->inv[r] = w->weight[r] = 0;
         if (r >= p.rows) {
+            w->m[r] = (real)INFINITY; /* as a row without weight: its lane may have scores */
             if (args->dots) w->D[r] = 0;
             spread_row(NULL, d, all, r, w->qr);
             spread_row(NULL, dv, all, r, w->dor);
@@ -256,6 +259,8 @@ static void backward_panel(const lao *local, const lao_backward_args *args, cons
     w->low[index] = low, w->high[index] = high;
     const int64_t keys = high - low;
     const real *q = w->qt + row * FORM_DIMS(d), *d_o = w->dot + row * FORM_DIMS(dv);
+    products_state before;
+    products_open(&before);
     if (met) {
         scores_ahead(nv, keys, d, q, packed->k + low * FORM_DIMS(d), w->s, later);
         scores_ahead(nv, keys, dv, d_o, packed->v + low * FORM_DIMS(dv), w->dp, later);
@@ -283,10 +288,12 @@ static void backward_panel(const lao *local, const lao_backward_args *args, cons
     }
     weights_keep(nv, from, to, prob, w->p, index, tile);
     weights_keep(nv, from, to, ds, w->ds, index, tile);
-    if (!args->d_q.data || !met) return;
     real *dq = w->dq + row * lao_round_up(d, GROUP);
-    gather(nv, keys, lao_round_up(d, GROUP), ds + low * width, packed->groups, tile, low, dq, w->ones, w->split);
-    for (size_t n = 0; n < count && packed->bad[0]; n++) {
+    const bool wanted = args->d_q.data && met;
+    if (wanted)
+        gather(nv, keys, lao_round_up(d, GROUP), ds + low * width, packed->groups, tile, low, dq, w->ones, w->split);
+    products_close(&before);
+    for (size_t n = 0; wanted && n < count && packed->bad[0]; n++) {
         reach_of(block, p, index, &block->rects[w->active[n]], tile_first, tile_first + tile_keys, &r);
         if (r.begin >= r.end) continue;
         add_bad_keys(local, block, &args->k, d, nv, &r, ds + r.begin * width, packed->bad + 1, packed->bad[0],
@@ -366,8 +373,11 @@ static void backward_tile(const lao *local, const lao_backward_args *args, const
         memset(dk, 0, (size_t)(tile * kv_pad(d)) * sizeof(real));
         memset(dval, 0, (size_t)(tile * kv_pad(dv)) * sizeof(real));
     }
+    products_state before;
+    products_open(&before);
     if (args->d_v.data) scatter_tile(w, p, tile, from, to, dv, w->p, w->dor, dval);
     if (args->d_k.data) scatter_tile(w, p, tile, from, to, d, w->ds, w->qr, dk);
+    products_close(&before);
     if (w->bad_row_count) add_bad_rows(local, args, block, count, first, last - first, w, dk, dval);
     __atomic_store_n(&line->passed[t], line->turn[t] + 1, __ATOMIC_RELEASE);
 }
@@ -395,20 +405,16 @@ static void backward_finish(const lao *local, const lao_backward_args *args, con
 static void backward_task(const lao *local, const lao_backward_args *args, const lao_block *block, void *work,
                           void *partial, const lao_line *line, double *d_sink, lao_run *run) {
     backward_work w;
-    products_state before;
     backward_carve(local, work, &w);
     if (partial) w.dq = partial;
     for (int lane = 0; lane < PANEL; lane++) w.ones[lane] = 1;
-    products_open(&before);
     backward_rows(local, args, block, &w);
     const int64_t tile = local->backward.k_tile;
     for (int64_t t = block->j0 / tile; t * tile < block->j1; t++) {
         if (line->turn[t] < 0) continue;
         backward_tile(local, args, block, t, line, &w, run);
-        if (lao_stopped(run)) break;
+        if (lao_stopped(run)) return;
     }
-    products_close(&before);
-    if (lao_stopped(run)) return;
     if (d_sink) sink_gradients(local, args, block, &w, d_sink);
     if (!partial && args->d_q.data) backward_finish(local, args, block, &w);
 }

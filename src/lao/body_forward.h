@@ -101,10 +101,13 @@ static void forward_panel(const lao *local, const lao_forward_args *args, const 
                           const packed_tile *tile, forward_work *w) {
     const int64_t d = local->shape.head_dim, dv = lao_round_up(local->shape.value_dim, GROUP), n = r->end - r->begin;
     const int nv = panel_vectors(p, index);
+    products_state before;
+    products_open(&before);
     scores(nv, n, d, w->q + index * PANEL * FORM_DIMS(d), tile->k + r->begin * FORM_DIMS(d), w->score);
     panel_fold(local, block, p, index, rect, r, tile_first, w);
     real *o = w->o + index * PANEL * dv;
     gather(nv, n, dv, w->score, tile->groups, local->forward.k_tile, r->begin, o, w->keep, w->split);
+    products_close(&before);
     if (tile->bad[0]) {
         add_bad_keys(local, block, &args->v, local->shape.value_dim, nv, r, w->score, tile->bad + 1, tile->bad[0],
                      tile_first, w->row, o);
@@ -255,7 +258,6 @@ static void forward_task(const lao *local, const lao_forward_args *args, const l
                          void *partial, const lao_shelf *shelf, lao_run *run) {
     forward_work w;
     forward_state state;
-    products_state before;
     forward_carve(local, work, &w);
     if (!shelf) {
         forward_few(local, args, block, &w, partial, run);
@@ -268,9 +270,7 @@ static void forward_task(const lao *local, const lao_forward_args *args, const l
     const panels p = panels_of(block);
     memset(w.o, 0, (size_t)(p.count * PANEL * lao_round_up(local->shape.value_dim, GROUP)) * sizeof(real));
     for (int64_t r = 0; r < p.count * PANEL; r++) w.m[r] = -(real)INFINITY, w.sum[r] = 0;
-    products_open(&before);
     forward_panels(local, args, block, &w, shelf, run);
-    products_close(&before);
     if (!partial && !lao_stopped(run)) forward_finish(local, args, block, &w);
 }
 

@@ -15,7 +15,7 @@
 
 /* ---- forms: what packing leaves for the products, in reals -------------------------------------------------------- */
 
-/* around a task: what the products change in the thread */
+/* around products, with nothing between that may call out: what they change in the thread */
 typedef char products_state;
 INLINE void products_open(products_state *before) { *before = 0; }
 INLINE void products_close(const products_state *before) { (void)before; }

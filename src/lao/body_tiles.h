@@ -247,8 +247,9 @@ INLINE real weight_at(const real *weights, int64_t row, int64_t width, int64_t k
     return real_of(at[0]) + (real_of(at[k_tile * STEP]) + real_of(at[2 * k_tile * STEP]));
 }
 
-/* D in the order in which the unit sums dP: even and odd dims of a step apart. */
+/* D as the unit sums dP: even and odd dims of a step apart, and what is below 2^-126 is 0. */
 KERNEL void panel_dots(int64_t rows, int64_t dims, const real *d_o, const real *o, real *D) {
+    const unsigned before = flush_open();
     for (int64_t first = 0; first < rows; first += PANEL) {
         const int nv = (int)((lao_min(rows - first, PANEL) + LANES - 1) / LANES);
         for (int v = 0; v < nv; v++) {
@@ -267,4 +268,5 @@ KERNEL void panel_dots(int64_t rows, int64_t dims, const real *d_o, const real *
             v_store(D + first + v * LANES, total);
         }
     }
+    flush_close(before);
 }

@@ -92,9 +92,10 @@ burst_status lao_choose_isa(burst_isa wanted, burst_dtype dtype, burst_isa *chos
                              "the environment's BURST_ISA is \"%s\"; expected auto, scalar, avx2, avx512, amx or neon",
                              name);
         }
-    } else {
+    } else { /* tiles are asked of the system only for what they serve */
         for (int i = 0; i < ENTRIES && !entry; i++)
-            if (entries[i].kernels && runs(&entries[i])) entry = &entries[i];
+            if (entries[i].kernels && (dtype == BURST_BF16 || !entries[i].brief) && runs(&entries[i]))
+                entry = &entries[i];
     }
     if (!entry->kernels) return base_fail(BURST_UNSUPPORTED, "isa %s is not built into this library", entry->name);
     if (!runs(entry))

@@ -23,7 +23,7 @@ enum {
     SMALLEST_CHUNK = 1024,
     TOGETHER = 8,  /* kv heads: 8 of [tokens][heads][dim] are read at 12 GB/s side by side, at 8 one by one */
     KEY_STEP = 48, /* key tiles are multiples of it: every kernel set's step divides it */
-    ROW_STEP = 48  /* likewise for queries: a whole number of panels for 1, 4, 8 and 16 lanes */
+    ROW_STEP = 48  /* likewise for queries: a whole number of panels of 3 vectors for 1, 4, 8 and 16 lanes */
 };
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -39,6 +39,14 @@ static inline void tiles_close(const tile_shapes *before) {
 /* sum[i][j] += over 16 pairs: a[i][pair] . b[pair][j] */
 #define T_DOT(sum, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sum ::)
 
+/* Between these, numbers below 2^-126 count as 0 and become 0 in vectors too. */
+static inline unsigned flush_open(void) {
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(before | 0x8040u); /* results, operands */
+    return before;
+}
+static inline void flush_close(unsigned before) { _mm_setcsr(before); }
+
 /* What bf16 holds of x: the rest is cut off, not rounded, so that x - top is exact. */
 static inline vf v_top(vf x) {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32((int)0xffff0000u)));

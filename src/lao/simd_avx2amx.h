@@ -57,6 +57,14 @@ static inline void tile_dot(int sum, int a, int b) {
 #define T_STORE(t, at, stride) tile_store(t, at, stride)
 #define T_DOT(sum, a, b) tile_dot(sum, a, b)
 
+/* Between these, numbers below 2^-126 count as 0 and become 0 in vectors too. */
+static inline unsigned flush_open(void) {
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(before | 0x8040u); /* results, operands */
+    return before;
+}
+static inline void flush_close(unsigned before) { _mm_setcsr(before); }
+
 static inline vf v_top(vf x) {
     const __m256 high = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xffff0000u));
     return v_pair(_mm256_and_ps(x.a, high), _mm256_and_ps(x.b, high));
