@@ -203,7 +203,9 @@ static void by_chance(void **state) {
     static const int64_t dims[] = {1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 40, 59, 64, 65, 80, 96, 111, 128};
     static const int64_t groups[] = {1, 1, 2, 3}, ratios[] = {1, 1, 1, 2, 3, 8};
     batch b = {0, 0};
-    int count = is_long ? (over_ranks ? 8000 : 20000) : over_ranks ? 500 : 1000; /* 8 ranks on 2 cores take their time */
+    int count = is_long      ? (over_ranks ? 8000 : 20000)
+                : over_ranks ? 500
+                             : 1000; /* 8 ranks on 2 cores take their time */
     for (int i = 0; i < count; i++) {
         dice d = {(uint64_t)i, 0};
         char text[1000];
