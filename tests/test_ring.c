@@ -341,8 +341,10 @@ static void test_hidden_keys_do_not_leak(void **state) {
     ranks_result *clean = malloc(sizeof *clean), *bad = malloc(sizeof *bad);
     (void)state;
     for (int kind = BURST_PARTITION_CONTIGUOUS; kind <= BURST_PARTITION_STRIPED; kind++)
-        for (int side = BURST_SIDE_Q; side <= BURST_SIDE_K; side++) {
-            const burst_options o = options_of((burst_partition)kind, (burst_side)side, (burst_side)side);
+        for (int way = 0; way < 4; way++) {
+            const burst_side side = way % 2 ? BURST_SIDE_K : BURST_SIDE_Q;
+            burst_options o = options_of((burst_partition)kind, side, side);
+            o.isa = way < 2 ? BURST_ISA_AUTO : BURST_ISA_SCALAR; /* narrow panels see the bad key alone */
             poison p = {131, 160, 0, NAN};
             ranks_run(text, 4, &o, NULL, NULL, clean);
             ranks_run(text, 4, &o, poison_share, &p, bad);
@@ -401,6 +403,10 @@ static void test_folds_of_extremes(void **state) {
         assert_true(fabs(acc[0][n][0] - (u * 1 + v * 2)) <= 1e-6 * 3);
         assert_true(fabs(acc[0][n][1] + 3 * (u + v)) <= 1e-6 * 6);
     }
+    /* A row that has seen nothing but NaN has no maximum either; it is not a row that has seen nothing. */
+    ms[1][0][1] = acc[1][0][0] = acc[1][0][1] = NAN;
+    lao_fold(local, &into, &from);
+    assert_true(isnan(ms[0][0][1]) && isnan(acc[0][0][0]) && isnan(acc[0][0][1]));
     lao_free(local);
 }
 

@@ -156,9 +156,10 @@ INLINE state_row state_row_at(const lao *local, const lao_state *state, int64_t 
 /* into = into (+) (acc, m, sum): safe for -inf on either side and both, for gaps of any size, and NaN stays NaN. */
 KERNEL void fold_row(const lao *local, state_row into, const real *acc, real m, real sum) {
     const real old = into.ms[0], top = m > old ? m : old;
-    if (top == -(real)INFINITY) return; /* nothing seen so far, and nothing now */
     const double c = score_factor(local);
-    const real keep = (real)base_exp((double)(old - top) * c), add = (real)base_exp((double)(m - top) * c);
+    /* -inf on both sides: nothing was seen, or nothing but NaN, which has no maximum and must not get lost */
+    const real keep = old == top ? 1 : (real)base_exp((double)(old - top) * c);
+    const real add = m == top ? 1 : (real)base_exp((double)(m - top) * c);
     into.ms[0] = top;
     into.ms[1] = into.ms[1] * keep + sum * add;
     for (int64_t x = 0; x < local->shape.value_dim; x++) into.acc[x] = into.acc[x] * keep + acc[x] * add;
