@@ -210,6 +210,33 @@ static void test_future_never_leaks(void **state) {
     }
 }
 
+/* one query: a key that it may not see changes no bit, one that it sees does; heads side by side and apart */
+static void test_decode_never_leaks(void **state) {
+    (void)state;
+    const char *const texts[] = {"b1h1n1k500d64:window=300/0", "b1h3n1k500d40:window=300/0:alibi",
+                                 "b1h3n1k500d40:window=300/0:layout=bhnd", "b1h8g2n1k500d64:window=300/0"};
+    for (int n = 0; n < 4; n++)
+        for (int set = 0; set < SETS; set++)
+            for (int64_t bad = 197; bad < 201; bad++) { /* the query sees keys from 199 on */
+                if (!usable(set)) continue;
+                run a, b;
+                run_make(texts[n], 2, sets[set], &a);
+                run_make(texts[n], 2, sets[set], &b);
+                for (int64_t h = 0; h < a.word.groups; h++) {
+                    put(&b.data.k, bad, h, 5, NAN);
+                    put(&b.data.v, bad, h, 7, INFINITY);
+                }
+                assert_int_equal(check_forward(a.plan, &a.data, NULL), BURST_OK);
+                assert_int_equal(check_forward(b.plan, &b.data, NULL), BURST_OK);
+                const int64_t size = a.word.heads * a.word.d * 4;
+                if (bad < 199) assert_memory_equal(a.data.o.data, b.data.o.data, (size_t)size);
+                for (int64_t h = 0; h < a.word.heads && bad >= 199; h++)
+                    assert_true(isnan(data_at(&b.data.o, 0, 0, h, 0)));
+                run_free(&a);
+                run_free(&b);
+            }
+}
+
 static void test_rows_without_keys(void **state) {
     (void)state;
     /* the first 30 queries see nothing; the last word has no key at all */
@@ -404,6 +431,7 @@ int main(void) {
         cmocka_unit_test(test_split_and_fold),
         cmocka_unit_test(test_hidden_tokens_never_leak),
         cmocka_unit_test(test_future_never_leaks),
+        cmocka_unit_test(test_decode_never_leaks),
         cmocka_unit_test(test_rows_without_keys),
         cmocka_unit_test(test_no_queries),
         cmocka_unit_test(test_finite_differences),

@@ -295,6 +295,22 @@ static void decode(void **state) {
                 check_text(&b, text, FROM_STATS);
                 check_text(&b, text, FORWARD_ONLY);
             }
+    /* one row a kv head: heads side by side or apart, whole and broken vectors of dims, keys that rectangles leave */
+    static const char *const parts[] = {"",
+                                        ":alibi",
+                                        ":softcap=5:sink",
+                                        ":sinktokens=3:window=200/0",
+                                        ":window=70/0:alibi",
+                                        ":align=start:window=-1/90"};
+    static const int dims[] = {8, 33, 64, 111, 128};
+    for (int heads = 1; heads <= 9; heads += heads < 3 ? 1 : 3)
+        for (int i = 0; i < 30; i++) {
+            char text[100];
+            sprintf(text, "b%dh%dn1k%lldd%dv%d%s%s:%s", 1 + i % 2, heads, (long long)keys[1 + (heads + i) % 5],
+                    dims[i % 5], dims[(i + heads) % 5], parts[i % 6], i % 4 < 2 ? "" : ":layout=bhnd",
+                    dtypes[(i / 3 + heads) % 4]);
+            check_text(&b, text, FORWARD_ONLY);
+        }
     finish("decode", &b);
 }
 

@@ -12,36 +12,21 @@ typedef struct few_rows {
     int64_t n, stride, dims;
 } few_rows;
 
-INLINE void few_set(real *at, real value, const bool add) { *at = add ? *at + value : value; }
-
 /* The sums of rows x keys products, sum[row][key], go to score[key][row] or are added there. 4 rows, or 4 keys. */
 INLINE void few_put(const int rows, const int keys, vf sum[4][4], real *score, int64_t width, const bool add) {
     real out[4];
     if (rows == 4) {
         for (int i = 0; i < keys; i++) {
             const vf column[4] = {sum[0][i], sum[1][i], sum[2][i], sum[3][i]};
-            v_sums(column, out);
-            for (int r = 0; r < 4; r++) few_set(score + i * width + r, out[r], add);
+            v_sums(column, add ? out : score + i * width);
+            for (int r = 0; r < 4 && add; r++) score[i * width + r] += out[r];
         }
     } else {
         for (int r = 0; r < rows; r++) {
             v_sums(sum[r], out);
-            for (int i = 0; i < 4; i++) few_set(score + i * width + r, out[i], add);
+            for (int i = 0; i < 4; i++) score[i * width + r] = add ? score[i * width + r] + out[i] : out[i];
         }
     }
-}
-
-/* One row: key by key, so that memory is read in order and the hardware's own prefetching helps. */
-INLINE vf few_dot(const burst_dtype dtype, const char *key, int64_t dims, const real *q) {
-    const int64_t size = (int64_t)dtype_bytes(dtype);
-    vf even = v_set(0), odd = v_set(0);
-    int64_t x = 0;
-    for (; x + 2 * LANES <= dims; x += 2 * LANES) {
-        even = v_fma(v_load(q + x), load_as(dtype, key + x * size), even);
-        odd = v_fma(v_load(q + x + LANES), load_as(dtype, key + (x + LANES) * size), odd);
-    }
-    if (x + LANES <= dims) even = v_fma(v_load(q + x), load_as(dtype, key + x * size), even);
-    return v_add(even, odd);
 }
 
 /* score[key][row] for `rows` rows of Q, `wide` apart, and `keys` keys: dims in whole vectors */
@@ -50,10 +35,9 @@ INLINE void few_scores_step(const burst_dtype dtype, const int rows, const int k
     const int64_t size = (int64_t)dtype_bytes(dtype);
     vf sum[4][4];
     for (int r = 0; r < rows; r++)
-        for (int i = 0; i < keys; i++) sum[r][i] = rows == 1 ? few_dot(dtype, key[i], dims, q) : v_set(0);
-    const int64_t whole = rows == 1 ? 0 : dims;
+        for (int i = 0; i < keys; i++) sum[r][i] = v_set(0);
 #pragma GCC unroll 2
-    for (int64_t x = 0; x + LANES <= whole; x += LANES) {
+    for (int64_t x = 0; x + LANES <= dims; x += LANES) {
         vf a[4];
         for (int i = 0; i < keys; i++) {
             a[i] = load_as(dtype, key[i] + x * size);
@@ -243,7 +227,9 @@ static forward_work few_work(const lao *local, const lao_block *block, const for
     return one;
 }
 
-static void few_open(const lao *local, const lao_forward_args *args, const lao_block *block, forward_work *w) {
+/* paired: Q in pair_order */
+static void few_open(const lao *local, const lao_forward_args *args, const lao_block *block, bool paired,
+                     forward_work *w) {
     const panels p = panels_of(block);
     const burst_dtype dtype = local->shape.dtype;
     const int64_t d = local->shape.head_dim, all = p.count * PANEL, wide = lao_round_up(d, LANES);
@@ -252,8 +238,9 @@ static void few_open(const lao *local, const lao_forward_args *args, const lao_b
     for (int64_t r = 0; r < all; r++) w->m[r] = -(real)INFINITY, w->sum[r] = 0;
     for (int64_t r = 0; r < p.rows; r++) {
         real *q = w->few_q + r * wide;
-        row_load(dtype, tensor_row(&args->q, dtype, block->b, row_query(block, r), row_head(block, r)), d, q);
-        for (int64_t x = 0; x < d && local->shape.scale < 0; x++) q[x] = -q[x];
+        row_load(dtype, tensor_row(&args->q, dtype, block->b, row_query(block, r), row_head(block, r)), d, w->row);
+        for (int64_t x = 0; x < d; x++)
+            q[paired ? pair_order(dtype, x, d) : x] = local->shape.scale < 0 ? -w->row[x] : w->row[x];
     }
 }
 
@@ -306,7 +293,7 @@ static void forward_few(const lao *local, const lao_forward_args *args, const la
     for (int64_t n = 0; n < block->together; n++) {
         const lao_block one = few_block(local, block, n);
         forward_work rows = few_work(local, block, w, n);
-        few_open(local, args, &one, &rows);
+        few_open(local, args, &one, false, &rows);
     }
     for (int64_t step = block->j0; step < block->j1; step += FEW_KEYS) {
         const int64_t last = lao_min(step + FEW_KEYS, block->j1);

@@ -4,6 +4,11 @@
 
 #define FEW_KEYS 24 /* keys of a step of body_few.h: 12 KiB of K and as much of V at d = 128 in f32 */
 #define FEW_SCORES (FEW_KEYS + 4)
+/* One row a kv head, reading in the order of memory: K and V take turns about every 8 KiB (4 and 16 are slower); heads that
+ * go together do so for as many keys as their scores have room for. */
+#define ONE_BYTES 8192
+#define ONE_KEYS 96
+#define ONE_TILE 384 /* keys for which the mask is looked at once */
 
 typedef struct forward_work {
     real *q, *o, *m, *sum; /* the block's rows, in panels */
@@ -16,7 +21,7 @@ static size_t forward_carve(const lao *local, char *base, forward_work *w) {
     const lao_cut *cut = &local->forward;
     const int64_t d = local->shape.head_dim, dv = lao_round_up(local->shape.value_dim, GROUP);
     const int64_t rows = lao_round_up(cut->rows, PANEL), wide = lao_round_up(lao_max(d, dv), LANES) + LANES;
-    const int64_t keys = lao_max(lao_round_up(cut->k_tile, 2 * QK_ROWS), FEW_SCORES);
+    const int64_t keys = lao_max(lao_round_up(cut->k_tile, 2 * QK_ROWS), lao_max(FEW_SCORES, ONE_KEYS));
     carver c = {base, 0};
     w->q = carve(&c, rows * FORM_DIMS(d), sizeof(real));
     w->o = carve(&c, rows * dv, sizeof(real));
@@ -254,6 +259,8 @@ static void forward_panels(const lao *local, const lao_forward_args *args, const
 
 static void forward_few(const lao *local, const lao_forward_args *args, const lao_block *block, forward_work *w,
                         char *partial, lao_run *run);
+static void forward_one(const lao *local, const lao_forward_args *args, const lao_block *block, forward_work *w,
+                        char *partial, lao_run *run);
 
 static void forward_task(const lao *local, const lao_forward_args *args, const lao_block *block, void *work,
                          void *partial, const lao_shelf *shelf, lao_run *run) {
@@ -261,7 +268,8 @@ static void forward_task(const lao *local, const lao_forward_args *args, const l
     forward_state state;
     forward_carve(local, work, &w);
     if (!shelf) {
-        forward_few(local, args, block, &w, partial, run);
+        const bool one = block->ni == 1 && local->shape.q_heads == local->shape.kv_heads;
+        (one ? forward_one : forward_few)(local, args, block, &w, partial, run);
         return;
     }
     if (partial) {

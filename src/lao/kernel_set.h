@@ -16,6 +16,8 @@
 
 #include "body_few.h"
 
+#include "body_one.h"
+
 #include "body_backward.h"
 
 #define KERNEL_SET                                                                                                     \

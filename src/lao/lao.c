@@ -21,9 +21,10 @@ enum {
     ENOUGH_TASKS = 32, /* below this many, tiles shrink, then keys are split into chunks */
     MANY_TASKS = 64,
     SMALLEST_CHUNK = 1024,
-    TOGETHER = 8,  /* kv heads: 8 of [tokens][heads][dim] are read at 12 GB/s side by side, at 8 one by one */
-    KEY_STEP = 48, /* key tiles are multiples of it: every kernel set's step divides it */
-    ROW_STEP = 48  /* likewise for queries: a whole number of panels of 3 vectors for 1, 4, 8 and 16 lanes */
+    LARGEST_CHUNK = 4096, /* decoding: opening and closing a task costs some 1000 cycles */
+    TOGETHER = 8,         /* kv heads: 8 of [tokens][heads][dim] are read at 12 GB/s side by side, at 8 one by one */
+    KEY_STEP = 48,        /* key tiles are multiples of it: every kernel set's step divides it */
+    ROW_STEP = 48         /* likewise for queries: a whole number of panels of 3 vectors for 1, 4, 8 and 16 lanes */
 };
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -42,8 +43,9 @@ static void cut_chunks(const lao_shape *s, lao_cut *cut) {
     const int64_t blocks = s->batch * s->kv_heads * cut->head_tasks * cut->tiles, n = lao_max(s->k_tokens, 1);
     cut->chunks = 1;
     cut->together = cut->rows <= LAO_FEW_ROWS ? lao_min(s->kv_heads, TOGETHER) : 1;
-    if (cut->rows <= LAO_FEW_ROWS) /* decoding: short, for the sake of the TLB */
-        cut->chunks = lao_max(1, n / (SMALLEST_CHUNK / lao_min(cut->together, 2)));
+    const int64_t tasks = ceil_div(blocks, cut->together); /* of a chunk */
+    if (cut->rows <= LAO_FEW_ROWS)                         /* decoding */
+        cut->chunks = lao_max(1, n / lao_max(SMALLEST_CHUNK, lao_min(LARGEST_CHUNK, n * tasks / MANY_TASKS)));
     else if (blocks < ENOUGH_TASKS)
         cut->chunks = lao_max(1, lao_min(ceil_div(MANY_TASKS, blocks), n / SMALLEST_CHUNK));
     cut->chunk = lao_round_up(ceil_div(n, cut->chunks), cut->k_tile);
