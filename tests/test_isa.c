@@ -162,9 +162,10 @@ static void test_against_scalar(void **state) {
             assert_near(words[n], "d_q", &scalar.data.d_q, &other.data.d_q);
             assert_near(words[n], "d_k", &scalar.data.d_k, &other.data.d_k);
             assert_near(words[n], "d_v", &scalar.data.d_v, &other.data.d_v);
-            /* without statistics a few rows go another way */
-            assert_int_equal(check_forward(other.plan, &other.data, NULL), BURST_OK);
-            assert_near(words[n], "o without statistics", &scalar.data.o, &other.data.o);
+            if (other.word.n <= LAO_FEW_ROWS) { /* without statistics a few rows go another way */
+                assert_int_equal(check_forward(other.plan, &other.data, NULL), BURST_OK);
+                assert_near(words[n], "o without statistics", &scalar.data.o, &other.data.o);
+            }
             run_free(&other);
         }
         run_free(&scalar);
@@ -240,7 +241,7 @@ static void test_threads_keep_bits(void **state) {
             run_free(&many);
         }
         assert_int_equal(check_forward(one.plan, &one.data, NULL), BURST_OK);
-        for (int t = 0; t < 4; t++) { /* a few rows, the way without statistics */
+        for (int t = 0; t < 4 && one.word.n <= LAO_FEW_ROWS; t++) { /* the way without statistics */
             run many;
             run_make(text, threads[t], BURST_ISA_AUTO, &many);
             assert_int_equal(check_forward(many.plan, &many.data, NULL), BURST_OK);
