@@ -265,6 +265,12 @@ static void few_close(const lao *local, const lao_forward_args *args, const lao_
     if (!partial) forward_finish(local, args, block, w);
 }
 
+/* Keys of a step: their K, of all kv heads of the task, is about FEW_BYTES. */
+static int64_t few_step(const lao *local, int64_t heads) {
+    const int64_t bytes = heads * local->shape.head_dim * (int64_t)dtype_bytes(local->shape.dtype);
+    return lao_max(FEW_LEAST, lao_min(FEW_MOST, FEW_BYTES / bytes / 12 * 12)); /* whole groups of 3 and of 4 keys */
+}
+
 /* What the n-th kv head of a task asks for while it reads K (soon[0]) and V (soon[1]) of keys step .. last-1. Heads that lie
  * side by side: its share of the next step's rows, all heads wide, so that memory is read in order. Otherwise nearer: V of
  * this step, then K of the head or step that follows. */
@@ -272,7 +278,7 @@ static void few_soon(const lao *local, const lao_forward_args *args, const lao_b
                      int64_t last, ahead soon[2]) {
     const burst_dtype dtype = local->shape.dtype;
     const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, all = block->together;
-    const int64_t after = lao_min(last + FEW_KEYS, block->j1), rows = after - last;
+    const int64_t after = lao_min(2 * last - step, block->j1), rows = after - last;
     if (all > 1 && args->k.head == d && args->v.head == dv) {
         const int64_t from = last + rows * n / all, to = last + rows * (n + 1) / all;
         soon[0] = ahead_keys(block, &args->k, dtype, d * all, from, to);
@@ -282,6 +288,7 @@ static void few_soon(const lao *local, const lao_forward_args *args, const lao_b
         const lao_block one = few_block(local, block, n), then = few_block(local, block, over ? 0 : n + 1);
         soon[0] = ahead_keys(&one, &args->v, dtype, dv, step, last);
         soon[1] = ahead_keys(&then, &args->k, dtype, d, over ? last : step, over ? after : last);
+        soon[0].near = soon[1].near = true;
     }
 }
 
@@ -289,14 +296,15 @@ static void few_soon(const lao *local, const lao_forward_args *args, const lao_b
 static void forward_few(const lao *local, const lao_forward_args *args, const lao_block *block, forward_work *w,
                         char *partial, lao_run *run) {
     const panels p = panels_of(block);
+    const int64_t keys = few_step(local, block->together);
     memset(w->score, 0, FEW_SCORES * PANEL * sizeof(real)); /* lanes without a row stay finite */
     for (int64_t n = 0; n < block->together; n++) {
         const lao_block one = few_block(local, block, n);
         forward_work rows = few_work(local, block, w, n);
         few_open(local, args, &one, false, &rows);
     }
-    for (int64_t step = block->j0; step < block->j1; step += FEW_KEYS) {
-        const int64_t last = lao_min(step + FEW_KEYS, block->j1);
+    for (int64_t step = block->j0; step < block->j1; step += keys) {
+        const int64_t last = lao_min(step + keys, block->j1);
         int64_t begin, end;
         const size_t count = active_rects(block, step, last, w->active, &begin, &end);
         for (size_t id = 0; id < count; id++) {
@@ -313,7 +321,7 @@ static void forward_few(const lao *local, const lao_forward_args *args, const la
                 }
             }
         }
-        lao_tick(run, (double)(p.rows * block->together * FEW_KEYS));
+        lao_tick(run, (double)(p.rows * block->together * (last - step)));
         if (lao_stopped(run)) return;
     }
     for (int64_t n = 0; n < block->together; n++) {

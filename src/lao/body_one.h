@@ -1,6 +1,7 @@
 /* body_one.h - forward for one query with one row a kv head (decoding without groups). Nothing is used twice, so memory is the
- * wall, and it is read strictly in its order, so that the hardware fetches ahead by itself. On a Zen 4 that reads 29 GB/s, f32, 1
- * thread: mostly 19 to 27 GB/s, against 14 to 18 with prefetches of our own and 64 dims at a time; two keys at a time had 11. Opens and closes its rows as body_few.h does. */
+ * wall, and it is read strictly in its order: the hardware fetches ahead by itself then, and where K and V take turns, which it
+ * does not see coming, each asks for the other (one_rect). On a Zen 3 that reads 18 GB/s, f32, 1 thread: 16 to 17.7 GB/s, 13
+ * without asking. Opens and closes its rows as body_few.h does. */
 
 /* Kv heads that lie side by side, `apart` bytes from one to the next, or one: a row each. */
 typedef struct one_heads {
@@ -25,10 +26,11 @@ INLINE vf one_dot(const burst_dtype dtype, const char *key, int64_t dims, const 
 
 /* score[key][head]: four sums of lanes at a time, of four heads of a key, or of four keys of one head. Q in pair_order. */
 INLINE void one_scores_body(const burst_dtype dtype, one_heads k, const real *q, int64_t wide, real *score,
-                            int64_t width) {
+                            int64_t width, ahead soon) {
     const bool many = k.heads > 1;
     const int64_t outer = many ? k.rows.n : 1, inner = many ? k.heads : k.rows.n;
     const int64_t bytes = many ? k.apart : k.rows.stride, next_q = many ? wide : 0;
+    const int64_t share = ahead_share(&soon, outer * inner);
     for (int64_t a = 0; a < outer; a++) {
         const char *at = k.rows.at + a * k.rows.stride;
         for (int64_t b = 0; b < inner; b += 4) {
@@ -36,6 +38,7 @@ INLINE void one_scores_body(const burst_dtype dtype, one_heads k, const real *q,
             real out[4];
             for (int64_t i = 0; i < 4; i++) {
                 const int64_t c = lao_min(b + i, inner - 1);
+                look_ahead(&soon, share);
                 sum[i] = one_dot(dtype, at + c * bytes, k.rows.dims, q + c * next_q);
             }
             v_sums(sum, out);
@@ -62,38 +65,43 @@ INLINE void one_add(const burst_dtype dtype, const char *at, int64_t dims, const
 }
 /* o[head] = o * keep[head] + sum over the keys of p[key][head] * v */
 INLINE void one_gather_body(const burst_dtype dtype, one_heads v, const real *p, int64_t width, const real *keep,
-                            real *o, int64_t wide) {
+                            real *o, int64_t wide, ahead soon) {
+    const int64_t share = ahead_share(&soon, v.rows.n * v.heads);
     for (int64_t h = 0; h < v.heads; h++)
         for (int64_t x = 0; x < v.rows.dims && keep[h] != 1; x += LANES)
             v_store(o + h * wide + x, v_mul(v_load(o + h * wide + x), v_set(keep[h])));
-    for (int64_t j = 0; j < v.rows.n; j++)
-        for (int64_t h = 0; h < v.heads; h++)
+    for (int64_t j = 0; j < v.rows.n; j++) {
+        for (int64_t h = 0; h < v.heads; h++) {
+            look_ahead(&soon, share);
             one_add(dtype, v.rows.at + j * v.rows.stride + h * v.apart, v.rows.dims, v_set(p[j * width + h]),
                     o + h * wide);
+        }
+    }
 }
-KERNEL void one_scores(burst_dtype dtype, one_heads k, const real *q, int64_t wide, real *score, int64_t width) {
+KERNEL void one_scores(burst_dtype dtype, one_heads k, const real *q, int64_t wide, real *score, int64_t width,
+                       ahead soon) {
 #ifdef SIMD_F64
-    one_scores_body(dtype, k, q, wide, score, width);
+    one_scores_body(dtype, k, q, wide, score, width, soon);
 #else
     if (dtype == BURST_F32)
-        one_scores_body(BURST_F32, k, q, wide, score, width);
+        one_scores_body(BURST_F32, k, q, wide, score, width, soon);
     else if (dtype == BURST_BF16)
-        one_scores_body(BURST_BF16, k, q, wide, score, width);
+        one_scores_body(BURST_BF16, k, q, wide, score, width, soon);
     else
-        one_scores_body(BURST_F16, k, q, wide, score, width);
+        one_scores_body(BURST_F16, k, q, wide, score, width, soon);
 #endif
 }
 KERNEL void one_gather(burst_dtype dtype, one_heads v, const real *p, int64_t width, const real *keep, real *o,
-                       int64_t wide) {
+                       int64_t wide, ahead soon) {
 #ifdef SIMD_F64
-    one_gather_body(dtype, v, p, width, keep, o, wide);
+    one_gather_body(dtype, v, p, width, keep, o, wide, soon);
 #else
     if (dtype == BURST_F32)
-        one_gather_body(BURST_F32, v, p, width, keep, o, wide);
+        one_gather_body(BURST_F32, v, p, width, keep, o, wide, soon);
     else if (dtype == BURST_BF16)
-        one_gather_body(BURST_BF16, v, p, width, keep, o, wide);
+        one_gather_body(BURST_BF16, v, p, width, keep, o, wide, soon);
     else
-        one_gather_body(BURST_F16, v, p, width, keep, o, wide);
+        one_gather_body(BURST_F16, v, p, width, keep, o, wide, soon);
 #endif
 }
 
@@ -119,10 +127,19 @@ static void one_fold(const lao *local, const lao_block *block, const lao_rect *r
     fold(1, steps, w->score, (real)score_factor(local), w->top, w->m, w->sum, w->keep);
 }
 
-/* Keys of a step: about so many bytes of K, then of V; a panel of heads takes all it can. */
+/* Keys of a step: about so many bytes of K, then of V. */
 static int64_t one_keys(const lao *local, int64_t heads) {
-    const int64_t bytes = local->shape.head_dim * (int64_t)dtype_bytes(local->shape.dtype);
-    return heads > 1 ? ONE_KEYS : lao_max(LANES, lao_min(ONE_KEYS, ONE_BYTES / bytes / LANES * LANES));
+    const int64_t bytes = heads * local->shape.head_dim * (int64_t)dtype_bytes(local->shape.dtype);
+    return heads > 1 ? lao_max(1, lao_min(ONE_KEYS, ONE_WIDE / bytes))
+                     : lao_max(LANES, lao_min(ONE_KEYS, ONE_BYTES / bytes / LANES * LANES));
+}
+/* Keys first .. last-1 of heads that lie side by side; of heads with gaps between them, none. */
+INLINE ahead one_soon(const lao_block *heads, const lao_tensor *t, burst_dtype dtype, int64_t dims, int64_t first,
+                      int64_t last) {
+    const bool gaps = heads->heads > 1 && t->head != dims;
+    ahead soon = ahead_keys(heads, t, dtype, dims * heads->heads, first, gaps ? first : last);
+    soon.near = true;
+    return soon;
 }
 
 /* The keys that a rectangle leaves of first .. last-1, through all rows of `heads`, step by step. */
@@ -137,16 +154,19 @@ static void one_rect(const lao *local, const lao_forward_args *args, const lao_b
     const int64_t end = r.end;
     for (; r.begin < end; r.begin = r.end) {
         r.end = lao_min(r.begin + keys, end);
-        const few_rows k = few_keys(heads, &args->k, dtype, d, first + r.begin, first + r.end);
-        const few_rows v = few_keys(heads, &args->v, dtype, dv, first + r.begin, first + r.end);
+        const int64_t here = first + r.begin, next = first + r.end;
+        const few_rows k = few_keys(heads, &args->k, dtype, d, here, next);
+        const few_rows v = few_keys(heads, &args->v, dtype, dv, here, next);
+        const ahead values = one_soon(heads, &args->v, dtype, dv, here, next);
+        const ahead then = one_soon(heads, &args->k, dtype, d, next, lao_min(next + keys, heads->j1));
         one_scores(dtype, (one_heads){k, p.rows, args->k.head * size}, w->few_q, lao_round_up(d, LANES), w->score,
-                   width);
+                   width, values);
         if (width == 1)
-            one_fold(local, heads, rect, first + r.begin, r.end - r.begin, w);
+            one_fold(local, heads, rect, here, r.end - r.begin, w);
         else
             panel_fold(local, heads, p, 0, rect, &r, first, w);
         one_gather(dtype, (one_heads){v, p.rows, args->v.head * size}, w->score, width, w->keep, w->few_o,
-                   lao_round_up(dv, LANES));
+                   lao_round_up(dv, LANES), then);
     }
 }
 

@@ -38,17 +38,21 @@ typedef struct ahead {
     const char *at;
     int64_t stride, bytes, left;
     int64_t x; /* how far the present row has been asked for */
+    bool near; /* into L1: few enough to stay there until they are needed */
 } ahead;
 
 INLINE ahead ahead_of(const void *at, int64_t stride, int64_t bytes, int64_t rows) {
-    return (ahead){at, stride, bytes, rows, 0};
+    return (ahead){at, stride, bytes, rows, 0, false};
 }
 INLINE int64_t cache_lines(int64_t bytes) { return (bytes + CACHE_LINE - 1) / CACHE_LINE; }
 /* lines for each of n calls, so that all are asked for */
 INLINE int64_t ahead_share(const ahead *a, int64_t n) { return (a->left * cache_lines(a->bytes) + n - 1) / n; }
 INLINE void look_ahead(ahead *a, int64_t lines) {
     for (; lines > 0 && a->left > 0; lines--) {
-        V_PREFETCH(a->at + a->x);
+        if (a->near)
+            __builtin_prefetch(a->at + a->x, 0, 3);
+        else
+            __builtin_prefetch(a->at + a->x, 0, 2);
         a->x += CACHE_LINE;
         if (a->x >= a->bytes) a->left--, a->at += a->stride, a->x = 0;
     }

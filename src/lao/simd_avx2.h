@@ -58,4 +58,3 @@ static inline void v_sums(const vf x[4], real out[4]) {
 
 /* Keeps the compiler from folding the load of a vector into the FMAs that use it (4x24 product: 72 % -> 96 % of peak). */
 #define V_KEEP(x) __asm__("" : "+x"(x))
-#define V_PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)

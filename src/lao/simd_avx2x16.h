@@ -87,4 +87,3 @@ static inline void v_sums(const vf x[4], real out[4]) {
 }
 
 #define V_KEEP(x) ((void)0)
-#define V_PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)

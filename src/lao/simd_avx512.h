@@ -52,4 +52,3 @@ static inline void v_sums(const vf x[4], real out[4]) {
 }
 
 #define V_KEEP(x) __asm__("" : "+v"(x))
-#define V_PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)

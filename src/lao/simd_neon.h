@@ -46,4 +46,3 @@ static inline void v_sums(const vf x[4], real out[4]) {
 }
 
 #define V_KEEP(x) __asm__("" : "+w"(x))
-#define V_PREFETCH(p) __builtin_prefetch(p)

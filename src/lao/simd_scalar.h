@@ -82,4 +82,3 @@ static inline void v_sums(const vf x[4], real out[4]) {
 }
 
 #define V_KEEP(x) ((void)0)
-#define V_PREFETCH(p) ((void)0)
