@@ -123,6 +123,7 @@ code 0 check --list "$work/list" && prints "2 passed, 0 failed"
 printf 'b1h2n40d16\nb1h2\n' >"$work/list"
 code 2 check --list "$work/list" && prints "1 passed, 1 failed" && says "at the end: expected 'n'"
 code 0 plan b1h2n40d16:causal && prints "b1h2n40d16:causal" && quiet
+code 0 plan b1h8n1k131072d128 --forward-only && prints "504 tasks; without statistics 63, of up to 8 kv heads each"
 code 0 info && prints "cores" && prints "scalar"
 code 0 bench b1h1n64d32 --threads 1 --repeat 2 && quiet && prints "2 rounds" && prints "% of peak"
 code 0 demo b1h2n300d16:causal --threads 1 && prints "score matrix would have taken" && prints "% of peak"

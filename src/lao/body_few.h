@@ -265,7 +265,7 @@ static void few_close(const lao *local, const lao_forward_args *args, const lao_
     if (!partial) forward_finish(local, args, block, w);
 }
 
-/* Keys of a step: their K, of all kv heads of the task, is about FEW_BYTES. */
+/* Keys of a step: FEW_BYTES of K, of all kv heads of the task, or FEW_LEAST if that is more. */
 static int64_t few_step(const lao *local, int64_t heads) {
     const int64_t bytes = heads * local->shape.head_dim * (int64_t)dtype_bytes(local->shape.dtype);
     return lao_max(FEW_LEAST, lao_min(FEW_MOST, FEW_BYTES / bytes / 12 * 12)); /* whole groups of 3 and of 4 keys */

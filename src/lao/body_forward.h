@@ -2,14 +2,14 @@
  * (accumulator, maximum, sum) per row, LAO of the paper. The score tile lives in L1, the key tile in L2.
  * o is kept transposed, o[panel][dim][lane]. */
 
-/* Keys of a step of body_few.h, about 12 KiB of K and as much of V. Shorter steps open and close o more often (half as long: 10 %
- * slower at d = 128), longer ones leave L1; measured on Zen 3. */
+/* A step of body_few.h: about 12 KiB of K of one head, or 24 keys. Shorter steps open and close o more often (12 keys: 10 % slower
+ * at d = 128), longer ones leave L1 (48 keys in f32: up to 10 % slower); measured on Zen 3. */
 #define FEW_BYTES 12288
 #define FEW_LEAST 24
 #define FEW_MOST 96
 #define FEW_SCORES (FEW_MOST + 4)
-/* One row a kv head, reading in the order of memory: K and V take turns every 4 KiB (8 and 32 KiB: 10 and 15 % slower on Zen 3), of
- * heads that go together every 32 KiB, because a fold costs as much for one as for all. */
+/* One row a kv head, reading in the order of memory: K and V of one head take turns every 4 KiB (8 and 32 KiB: 10 and 15 % slower on
+ * Zen 3), of heads that go together every 32 KiB: a fold of all heads at one key costs as much as one of one head at LANES keys. */
 #define ONE_BYTES 4096
 #define ONE_WIDE 32768
 #define ONE_KEYS 96

@@ -1,7 +1,6 @@
 /* body_one.h - forward for one query with one row a kv head (decoding without groups). Nothing is used twice, so memory is the
  * wall, and it is read strictly in its order: the hardware fetches ahead by itself then, and where K and V take turns, which it
- * does not see coming, each asks for the other (one_rect). On a Zen 3 that reads 18 GB/s, f32, 1 thread: 16 to 17.7 GB/s, 13
- * without asking. Opens and closes its rows as body_few.h does. */
+ * does not see coming, each asks for the other (one_rect). Opens and closes its rows as body_few.h does. */
 
 /* Kv heads that lie side by side, `apart` bytes from one to the next, or one: a row each. */
 typedef struct one_heads {
@@ -127,7 +126,7 @@ static void one_fold(const lao *local, const lao_block *block, const lao_rect *r
     fold(1, steps, w->score, (real)score_factor(local), w->top, w->m, w->sum, w->keep);
 }
 
-/* Keys of a step: about so many bytes of K, then of V. */
+/* Keys of a step: about so many bytes of K, then of V; of one head whole vectors of keys, one at least. */
 static int64_t one_keys(const lao *local, int64_t heads) {
     const int64_t bytes = heads * local->shape.head_dim * (int64_t)dtype_bytes(local->shape.dtype);
     return heads > 1 ? lao_max(1, lao_min(ONE_KEYS, ONE_WIDE / bytes))
@@ -138,7 +137,7 @@ INLINE ahead one_soon(const lao_block *heads, const lao_tensor *t, burst_dtype d
                       int64_t last) {
     const bool gaps = heads->heads > 1 && t->head != dims;
     ahead soon = ahead_keys(heads, t, dtype, dims * heads->heads, first, gaps ? first : last);
-    soon.near = true;
+    soon.near = heads->heads == 1;
     return soon;
 }
 

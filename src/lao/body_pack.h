@@ -38,7 +38,7 @@ typedef struct ahead {
     const char *at;
     int64_t stride, bytes, left;
     int64_t x; /* how far the present row has been asked for */
-    bool near; /* into L1: few enough to stay there until they are needed */
+    bool near; /* into L1, otherwise into L2 */
 } ahead;
 
 INLINE ahead ahead_of(const void *at, int64_t stride, int64_t bytes, int64_t rows) {

@@ -396,11 +396,18 @@ void lao_free(lao *first) {
 
 size_t lao_bytes(const lao *first) { return first->bytes; }
 
-static int describe_cut(const lao *local, const lao_cut *cut, const char *pass, char *text, size_t size) {
-    return snprintf(
-        text, size, "%s: tiles of %lld queries x %lld keys, %lld head%s a task, %lld key chunk%s, %lld tasks\n", pass,
-        (long long)cut->q_tile, (long long)cut->k_tile, (long long)cut->heads, cut->heads == 1 ? "" : "s",
-        (long long)cut->chunks, cut->chunks == 1 ? "" : "s", (long long)(lao_blocks(&local->shape, cut) * cut->chunks));
+static void describe_cut(const lao *local, const lao_cut *cut, const char *pass, char *text, size_t size) {
+    const int64_t tasks = lao_blocks(&local->shape, cut) * cut->chunks;
+    const int used =
+        snprintf(text, size, "%s: tiles of %lld queries x %lld keys, %lld head%s a task, %lld key chunk%s, %lld tasks",
+                 pass, (long long)cut->q_tile, (long long)cut->k_tile, (long long)cut->heads,
+                 cut->heads == 1 ? "" : "s", (long long)cut->chunks, cut->chunks == 1 ? "" : "s", (long long)tasks);
+    if (cut == &local->forward && cut->together > 1) /* see lao_forward */
+        snprintf(text + used, size - (size_t)used, "; without statistics %lld, of up to %lld kv heads each\n",
+                 (long long)(tasks / local->shape.kv_heads * ceil_div(local->shape.kv_heads, cut->together)),
+                 (long long)cut->together);
+    else
+        snprintf(text + used, size - (size_t)used, "\n");
 }
 
 size_t lao_describe(const lao *local, char *text, size_t size) {
