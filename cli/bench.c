@@ -196,8 +196,9 @@ static burst_status admit(const bench *b, const crew_member *me, team *t) {
     double needs = 0;
     if (why) return refuse(t, why), BURST_OK;
     burst_status status = me->rank < t->ranks ? measure_needs(b, me, t, &needs) : BURST_OK;
+    const double bad = crew_sum(me, status != BURST_OK);
     if (status == BURST_TRANSPORT || status == BURST_PEER) return status;
-    if (crew_sum(me, status != BURST_OK) > 0) return refuse(t, burst_last_error()), BURST_OK;
+    if (bad > 0) return refuse(t, burst_last_error()), BURST_OK;
     t->memory_stated = needs = crew_max(me, needs);
     if (limit > 0 && needs > limit) {
         char text[128], a[32], c[32];

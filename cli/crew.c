@@ -2,6 +2,7 @@
 #include "crew.h"
 #include "need.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +16,9 @@
 
 static struct {
     int mpi, size, rank;
-    int messages; /* where the silent may still say why they end */
-} processes = {0, 1, 0, 2};
+    int messages;    /* where the silent may still say why they end */
+    int hushed, out; /* output goes nowhere; where it went before */
+} processes = {0, 1, 0, 2, 0, 1};
 
 int crew_is_mpi(void) { return processes.mpi; }
 
@@ -134,14 +136,47 @@ static int thread_step_test(crew_step *s) {
 
 /* ---- MPI --------------------------------------------------------------------------------------------------------- */
 
-/* Processes that a launcher says it started: Open MPI, then MPICH and others that speak PMI. */
+/* The first of these variables that is there, as a number; -1: none. */
+static int launcher_says(const char *const *names) {
+    for (; *names; names++)
+        if (getenv(*names)) return atoi(getenv(*names));
+    return -1;
+}
+
+/* Processes that a launcher says it started: Open MPI, then MPICH and others that speak PMI. Those that speak PMIx alone do
+ * not say how many: 1. */
 static int launched(void) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
-    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
-        const char *value = getenv(names[n]);
-        if (value && atoi(value) > 0) return atoi(value);
-    }
-    return 0;
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", NULL};
+    const int size = launcher_says(names);
+    return size > 0 ? size : getenv("PMIX_RANK") != NULL;
+}
+
+static int silence(int fd) {
+    const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC), before = dup(fd);
+    if (nowhere < 0 || before < 0 || dup2(nowhere, fd) < 0) return -1;
+    close(nowhere);
+    return before;
+}
+
+static int hush(void) {
+    if (processes.hushed) return 0;
+    processes.hushed = 1;
+    processes.messages = silence(2);
+    processes.out = silence(1);
+    return processes.messages < 0 || processes.out < 0;
+}
+
+void crew_hush(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", NULL};
+    if (launcher_says(names) > 0) hush();
+}
+
+/* These processes have nothing to do with each other. */
+static void unhush(void) {
+    if (!processes.hushed) return;
+    dup2(processes.out, 1);
+    dup2(processes.messages, 2);
+    processes.hushed = 0;
 }
 
 #ifdef BURST_HAVE_MPI
@@ -155,9 +190,7 @@ static int open_mpi(int started) {
         fprintf(stderr, "burst: %d processes were started by an MPI that this burst was not built for\n", started);
         return 2;
     }
-    processes.messages = dup(2);
-    if (processes.rank > 0 && (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr))) return 3;
-    return 0;
+    return processes.rank > 0 && hush() ? 3 : 0;
 }
 
 void crew_close(void) {
@@ -270,7 +303,9 @@ static burst_status mpi_transport(const crew_member *me, int ranks, burst_transp
 
 int crew_open(crew_kind wanted) {
     const int started = launched();
-    return wanted == CREW_MPI || (wanted == CREW_AUTO && started > 0) ? open_mpi(started) : 0;
+    if (wanted == CREW_MPI || (wanted == CREW_AUTO && started > 0)) return open_mpi(started);
+    unhush();
+    return 0;
 }
 
 /* ---- either ------------------------------------------------------------------------------------------------------ */

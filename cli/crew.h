@@ -7,6 +7,8 @@
 
 typedef enum crew_kind { CREW_AUTO, CREW_THREADS, CREW_MPI } crew_kind;
 
+/* First of all: of processes that a launcher has started only the first speaks, also where it does not come to opening MPI. */
+void crew_hush(void);
 /* Once, before any other. Under mpirun, or if MPI is wanted, all processes open MPI, and all but the first fall silent.
  * 0, or an exit code after a sentence on stderr. */
 int crew_open(crew_kind wanted);

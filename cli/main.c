@@ -41,6 +41,7 @@ static int check_ranks(const command_options *options) {
 
 int main(int count, char **arguments) {
     command_options options;
+    crew_hush();
     int code = command_parse(count, arguments, &options);
     const int opened = code || options.help || options.version ? -1 : crew_open(options.transport);
     if (!code) code = opened > 0 ? opened : check_ranks(&options);

@@ -1,5 +1,6 @@
 /* need.c - allocation that does not return without memory. */
 #include "need.h"
+#include "crew.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -7,7 +8,10 @@
 #include <string.h>
 
 static void *give_up(size_t count, size_t size) {
-    fprintf(stderr, "burst: out of memory: %zu x %zu bytes\n", count, size);
+    char sentence[96];
+    snprintf(sentence, sizeof sentence, "out of memory: %zu x %zu bytes", count, size);
+    crew_give_up("memory", sentence);
+    fprintf(stderr, "burst: %s\n", sentence);
     exit(3);
 }
 

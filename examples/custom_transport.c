@@ -30,7 +30,11 @@ typedef struct wish {
 static burst_status office_send(void *self, int peer, int channel, const void *data, size_t bytes, uint64_t *ticket) {
     letter *l = malloc(sizeof *l), **end = &first_letter;
     char *content = malloc(bytes + 1);
-    if (!l || !content) return burst_carrier_fail(BURST_TRANSPORT, "the office has no paper left");
+    if (!l || !content) {
+        free(l);
+        free(content);
+        return burst_carrier_fail(BURST_TRANSPORT, "the office has no paper left");
+    }
     memcpy(content, data, bytes);
     *l = (letter){NULL, *(const int *)self, peer, channel, bytes, content};
     pthread_mutex_lock(&office);
@@ -73,8 +77,9 @@ static burst_status office_test(void *self, uint64_t ticket, int *done) {
     if (fits) memcpy(w->place, l->content, l->bytes);
     free(l->content);
     free(l);
-    free(w);
-    return fits ? BURST_OK : burst_carrier_fail(BURST_TRANSPORT, "a letter has another length than expected");
+    if (!fits) return burst_carrier_fail(BURST_TRANSPORT, "a letter has another length than expected");
+    free(w); /* done: the ticket is void; after a failure it is office_cancel's */
+    return BURST_OK;
 }
 
 static int office_cancel(void *self, uint64_t ticket) {

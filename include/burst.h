@@ -214,8 +214,8 @@ BURST_API burst_status burst_transport_create_threads(int size, burst_transport 
  * first status that is not BURST_OK, by rank, that some body returned. */
 BURST_API burst_status burst_threads_run(int ranks, burst_status (*body)(burst_transport *transport, void *user),
                                          void *user);
-/* Rank `rank` of `size`, all on this node, with nobody at the other ends: plans can be made, printed and asked, and take no
- * memory for their work; calls are refused. */
+/* Rank `rank` of `size`, all on this node as with threads, with nobody at the other ends: plans can be made, printed and
+ * asked, and take no memory for their work; calls are refused. */
 BURST_API burst_status burst_transport_create_dry(int rank, int size, burst_transport **transport);
 
 /* Your own. Messages between two ranks on one channel (0 to 4) arrive in the order in which they were posted; channels are
@@ -227,7 +227,7 @@ typedef struct burst_carrier {
     burst_status (*send)(void *self, int peer, int channel, const void *data, size_t bytes, uint64_t *ticket);
     burst_status (*receive)(void *self, int peer, int channel, void *data, size_t bytes, uint64_t *ticket);
     /* *done = 1 if the request is over: the ticket is then void, unless it borrowed. Also lets what is on its way move
-     * on. */
+     * on. A request whose test fails is not over: it is given up by `cancel`, like any other. */
     burst_status (*test)(void *self, uint64_t ticket, int *done);
     /* Gives a request up if that is still possible: 1, the memory is the caller's again; 0, it may still be touched. */
     int (*cancel)(void *self, uint64_t ticket);
@@ -248,7 +248,7 @@ typedef struct burst_carrier {
 
 /* For a carrier's functions: the sentence of a failure. Returns the status. */
 BURST_API burst_status burst_carrier_fail(burst_status status, const char *sentence);
-/* here: how many of the ranks run on this node (the cores are shared out among them); 0: 1. */
+/* here: how many of the ranks, this one among them, share the cores that this process may use; 0: 1. */
 BURST_API burst_status burst_transport_create_custom(const burst_carrier *carrier, void *self, int rank, int size,
                                                      int here, burst_transport **transport);
 BURST_API int burst_transport_rank(const burst_transport *transport);
@@ -291,8 +291,8 @@ typedef enum burst_strategy {
 
 typedef struct burst_options {
     size_t struct_size;
-    int threads; /* 0: the cores this process may use, shared out among the ranks of this node; results have the same bits
-                    for any number */
+    int threads; /* 0: the cores this process may use, shared out among the ranks that may use the same ones; results have
+                    the same bits for any number */
     burst_isa isa;
     unsigned passes;     /* BURST_PASS_*, which calls the plan must serve; 0: both. Backward takes more memory. */
     size_t memory_limit; /* bytes of workspace at most; 0: no limit */

@@ -111,7 +111,7 @@ static burst_status say_difference(int index, int rank, int64_t first, int64_t o
 
 burst_status request_agree(plan_request *request, burst_status checked) {
     burst_transport *t = request->transport;
-    const transport_patience patience = {.timeout = request->timeout, .round = -1};
+    const transport_patience patience = {.timeout = request->timeout};
     enum { COPIES = 1u, NO_TILES = 2u };
     unsigned flags = transport_lends(t, (t->rank + 1) % t->size) ? 0 : COPIES;
     for (int peer = 0; peer < t->size && request->strategy != BURST_STRATEGY_RING; peer++)

@@ -22,10 +22,11 @@ burst_status burst_plan_create(const burst_problem *problem, burst_transport *tr
     if (!plan) status = base_fail(BURST_INVALID, "plan is NULL: expected where to put the handle");
     if (status == BURST_OK) status = problem_check(problem, &request);
     if (status == BURST_OK) status = options_check(options, &request);
+    request.lends = transport && transport->dry; /* its ranks are on this node */
     if (!has_peers(transport)) return status == BURST_OK ? plan_create(&request, plan) : status;
     status = request_agree(&request, status);
     if (status != BURST_OK) return status;
-    const transport_patience patience = {.timeout = request.timeout, .round = -1};
+    const transport_patience patience = {.timeout = request.timeout};
     const gao_what what = {.kind = GAO_CREATE};
     status = gao_agree(transport, &patience, plan_create(&request, &made), what, &flags);
     if (status == BURST_OK)

@@ -84,6 +84,8 @@ static burst_status check_scores(const lao_shape *s, const burst_problem *proble
     if (problem->bias) return base_fail(BURST_UNSUPPORTED, "a dense additive bias is not supported: bias must be NULL");
     if (s->alibi && (uintptr_t)s->alibi % _Alignof(float) != 0)
         return base_fail(BURST_INVALID, "alibi is misaligned: must be a multiple of %zu bytes", _Alignof(float));
+    if (s->alibi && (s->q_tokens > INT32_MAX / 4 || s->k_tokens > INT32_MAX / 4))
+        return base_fail(BURST_UNSUPPORTED, "ALiBi distances are 32 bit: at most %d tokens a side", INT32_MAX / 4);
     for (int64_t h = 0; s->alibi && h < s->q_heads; h++)
         if (!isfinite(s->alibi[h]))
             return base_fail(BURST_INVALID, "alibi[%" PRId64 "] is %g: must be finite", h, (double)s->alibi[h]);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const transport_patience patience = {.timeout = 30, .round = -1};
+static const transport_patience patience = {.timeout = 30};
 
 typedef struct conform {
     burst_transport *t;

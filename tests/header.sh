@@ -16,9 +16,12 @@ int use(void) {
     burst_options options = BURST_OPTIONS_INIT;
     burst_forward_args forward = BURST_FORWARD_ARGS_INIT;
     burst_backward_args backward = BURST_BACKWARD_ARGS_INIT;
+    burst_carrier carrier = BURST_CARRIER_INIT;
+    burst_report report = BURST_REPORT_INIT;
     return spec.struct_size == sizeof spec && problem.struct_size == sizeof problem &&
            options.struct_size == sizeof options && forward.struct_size == sizeof forward &&
-           backward.struct_size == sizeof backward;
+           backward.struct_size == sizeof backward && carrier.struct_size == sizeof carrier &&
+           report.struct_size == sizeof report;
 }
 SOURCE
 warnings=(-Wall -Wextra -pedantic -Werror)

@@ -76,10 +76,12 @@ exec unshare --uts sh -c 'hostname "\$1"; TMPDIR=\$2; export TMPDIR; exec ip net
 AGENT
 chmod +x "$work/agent"
 
-on_hosts() { # how many, command...: one rank on each
-    local count=$1 list=h0:1
+on_hosts() { # how many (x ranks on each, 1), command...
+    local count=${1%x*} each=1 list
+    [ "$1" = "$count" ] || each=${1#*x}
     shift
-    for ((i = 1; i < count; i++)); do list=$list,h$i:1; done
+    list=h0:$each
+    for ((i = 1; i < count; i++)); do list=$list,h$i:$each; done
     in_host 0 mpirun.openmpi --allow-run-as-root --mca plm rsh --mca plm_rsh_agent "$work/agent" \
         --mca plm_rsh_no_tree_spawn 1 --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include 10.77.0.0/24 \
         --mca oob_tcp_if_include 10.77.0.0/24 --mca btl_tcp_flags 1 --bind-to none --host "$list" "$@"
@@ -93,7 +95,7 @@ if [ "$mode" = run ]; then
     exit
 fi
 shape 1000
-for hosts in 2 4; do
+for hosts in 2 4 2x2; do # 2x2: some links lend, some copy
     for word in b1h4n900d64:causal b1h4g2n701k1003d48:bf16:sink:window=100/20 b2h2n333d32:docs=100/0/233:causal:alibi; do
         timeout 60 bash -c "$(declare -f on_hosts in_host); work=$work prefix=$prefix; on_hosts $hosts '$burst' check $word --threads 1 --timeout 30" \
             </dev/null | head -n 1

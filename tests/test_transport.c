@@ -33,7 +33,7 @@ static void test_threads_conform(void **state) {
 
 /* ---- a carrier that fails when told ------------------------------------------------------------------------------ */
 
-/* Stands between the library and the threads' carrier; fails the k-th post of one rank, or never lends. */
+/* Stands between the library and the threads' carrier; fails the k-th post of one rank, and lends or does not. */
 typedef struct meddler {
     burst_transport *inner;
     int64_t posts, fail_at; /* 0: never */
@@ -66,14 +66,37 @@ static int meddler_cancel(void *self, uint64_t ticket) {
     return m->inner->carrier.cancel(m->inner->self, ticket);
 }
 
-static void meddler_give_back(void *self, uint64_t ticket) { (void)self, (void)ticket; }
+static int meddler_lends(void *self, int peer) {
+    const meddler *m = self;
+    return m->inner->carrier.lends(m->inner->self, peer);
+}
 
-static burst_status meddler_open(meddler *m, burst_transport *inner, burst_transport **out) {
+static burst_status meddler_borrow(void *self, int peer, int channel, size_t bytes, uint64_t *ticket) {
+    meddler *m = self;
+    const burst_status status = meddle(m);
+    return status ? status : m->inner->carrier.borrow(m->inner->self, peer, channel, bytes, ticket);
+}
+
+static void *meddler_borrowed(void *self, uint64_t ticket) {
+    const meddler *m = self;
+    return m->inner->carrier.borrowed(m->inner->self, ticket);
+}
+
+static void meddler_give_back(void *self, uint64_t ticket) {
+    const meddler *m = self;
+    m->inner->carrier.give_back(m->inner->self, ticket);
+}
+
+static burst_status meddler_open(meddler *m, burst_transport *inner, bool lending, burst_transport **out) {
     burst_carrier carrier = BURST_CARRIER_INIT;
     m->inner = inner;
     transport_watch_close(inner); /* its notes would meet ours */
     carrier.send = meddler_send, carrier.receive = meddler_receive;
     carrier.test = meddler_test, carrier.cancel = meddler_cancel;
+    if (lending) {
+        carrier.lends = meddler_lends, carrier.borrow = meddler_borrow;
+        carrier.borrowed = meddler_borrowed, carrier.give_back = meddler_give_back;
+    }
     return burst_transport_create_custom(&carrier, m, inner->rank, inner->size, inner->size, out);
 }
 
@@ -81,7 +104,7 @@ static burst_status conform_custom(burst_transport *inner, void *user) {
     int *wrong = user;
     meddler m = {.fail_at = 0};
     burst_transport *t = NULL;
-    const burst_status status = meddler_open(&m, inner, &t);
+    const burst_status status = meddler_open(&m, inner, false, &t);
     if (status == BURST_OK) __atomic_add_fetch(wrong, conform_run(t, (size_t)5 << 20), __ATOMIC_RELAXED);
     burst_transport_free(t);
     return status;
@@ -104,13 +127,14 @@ enum { TOKENS = 120, LONG = 6000, HEADS = 2, DIM = 8 };
 /* One rank of a small problem, with a fault of its own. */
 typedef enum fault {
     FAULT_NONE,
-    FAULT_POST,     /* the k-th post fails */
-    FAULT_DIE,      /* leaves before the call */
-    FAULT_STALL,    /* sleeps before the call */
-    FAULT_ARGUMENT, /* NULL where data is needed */
-    FAULT_PROBLEM,  /* another head_dim */
-    FAULT_OPTIONS,  /* a refused option */
-    FAULT_CANCEL,   /* its cancel flag is set */
+    FAULT_POST,       /* the k-th post fails */
+    FAULT_DIE,        /* leaves before the call */
+    FAULT_STALL,      /* sleeps before the call */
+    FAULT_STALL_LATE, /* sleeps in the midst of it */
+    FAULT_ARGUMENT,   /* NULL where data is needed */
+    FAULT_PROBLEM,    /* another head_dim */
+    FAULT_OPTIONS,    /* a refused option */
+    FAULT_CANCEL,     /* its cancel flag is set */
     FAULT_CANCEL_LATE,
     FAULT_SCALAR,  /* forces a set that sums scores in another order */
     FAULT_NO_TILES /* bf16, and it forces a set without tiles; the others take what they have */
@@ -120,7 +144,7 @@ typedef struct scene {
     int ranks, culprit;
     fault fault;
     int64_t fail_at;
-    int custom; /* the copying carrier */
+    int custom; /* 0: threads; the meddler: 1 copying, 2 lending */
     double timeout;
     burst_side side;
     burst_strategy strategy;
@@ -141,6 +165,11 @@ typedef struct member {
 static void cancel_later(void *user, double done) {
     member *m = user;
     if (done > 0.3) m->cancel = 1;
+}
+
+static void sleep_later(void *user, double done) {
+    member *m = user;
+    if (done > 0.1 && m->pulses++ == 0) usleep((useconds_t)(m->scene->timeout * 3e6));
 }
 
 static burst_status run_calls(burst_plan *plan, member *m) {
@@ -181,7 +210,8 @@ static burst_status play_on(burst_transport *t, member *m) {
     burst_options options = BURST_OPTIONS_INIT;
     burst_plan *plan = NULL;
     problem.q_heads = HEADS;
-    problem.q_tokens = problem.k_tokens = s->fault == FAULT_CANCEL_LATE ? LONG : TOKENS;
+    const bool late = s->fault == FAULT_CANCEL_LATE || s->fault == FAULT_STALL_LATE;
+    problem.q_tokens = problem.k_tokens = late ? LONG : TOKENS;
     problem.head_dim = guilty && s->fault == FAULT_PROBLEM ? DIM + 1 : DIM;
     options.threads = guilty && s->fault == FAULT_OPTIONS ? -1 : 1;
     if (guilty && s->fault == FAULT_SCALAR) options.isa = BURST_ISA_SCALAR;
@@ -191,7 +221,8 @@ static burst_status play_on(burst_transport *t, member *m) {
     options.side_forward = options.side_backward = s->side;
     options.strategy = s->strategy;
     options.cancel = &m->cancel;
-    if (guilty && s->fault == FAULT_CANCEL_LATE) options.progress = cancel_later, options.progress_user = m;
+    if (guilty && late) options.progress_user = m;
+    if (guilty && late) options.progress = s->fault == FAULT_CANCEL_LATE ? cancel_later : sleep_later;
     burst_status status = burst_plan_create(&problem, t, &options, &plan);
     s->isa[m->rank] = burst_plan_isa(plan);
     if (status == BURST_OK && !(guilty && s->fault == FAULT_DIE)) status = run_calls(plan, m);
@@ -205,7 +236,7 @@ static burst_status play(burst_transport *inner, void *user) {
     member m = {.scene = s, .rank = rank};
     meddler meddling = {.fail_at = rank == s->culprit && s->fault == FAULT_POST ? s->fail_at : 0};
     burst_transport *t = s->custom ? NULL : inner;
-    burst_status status = s->custom ? meddler_open(&meddling, inner, &t) : BURST_OK;
+    burst_status status = s->custom ? meddler_open(&meddling, inner, s->custom == 2, &t) : BURST_OK;
     const double since = base_seconds();
     if (status == BURST_OK) status = play_on(t, &m);
     s->status[rank] = status;
@@ -349,33 +380,69 @@ static void test_a_stalled_rank_is_named(void **state) {
     assert_nothing_left();
 }
 
+/* In the midst of a pass: with the round and the channel. */
+static void test_a_late_stall_is_named(void **state) {
+    (void)state;
+    for (int ranks = 2; ranks <= 4; ranks++)
+        for (int custom = 0; custom < 2; custom++) {
+            scene s = {.ranks = ranks, .culprit = custom, .fault = FAULT_STALL_LATE, .timeout = 0.5, .custom = custom};
+            run_scene(&s);
+            for (int r = 0; r < ranks; r++) {
+                assert_true(s.status[r] == BURST_PEER || s.status[r] == BURST_TRANSPORT);
+                assert_named(&s, r);
+                assert_non_null(strstr(s.sentence[r], "has stalled"));
+                assert_non_null(strstr(s.sentence[r], "channel "));
+                /* what was copied is gone: a rank may be through with its rounds, and wait for the end of the call */
+                if (!custom) assert_non_null(strstr(s.sentence[r], "round "));
+            }
+            assert_int_equal(s.broke, 0);
+        }
+    assert_nothing_left();
+}
+
+/* A failure on the way of a visitor is told with its round, by the rank that met it and by all others. Returns 1 if it is
+ * one. */
+static int check_told(const scene *s) {
+    const char *own = s->sentence[s->culprit];
+    if (!strstr(own, "the cable was cut") || !(strstr(own, "channel read") || strstr(own, "channel write"))) return 0;
+    for (int r = 0; r < s->ranks; r++) {
+        assert_non_null(strstr(s->sentence[r], ", round "));
+        assert_non_null(strstr(s->sentence[r], "the cable was cut"));
+        if (r != s->culprit) assert_named(s, r);
+    }
+    return 1;
+}
+
 /* The k-th post of one rank fails, for every k until the call is through: all ranks return an error. Only in the very last
  * agreement, when all outputs are written, a rank may have heard all it needed before another fails to say it. */
 static void test_every_post_can_fail(void **state) {
     (void)state;
     for (int ranks = 2; ranks <= 3; ranks++)
-        for (int way = 0; way < 4; way++) {
+        for (int way = 0; way < 8; way++) {
             static const burst_side sides[] = {BURST_SIDE_Q, BURST_SIDE_K, BURST_SIDE_AUTO, BURST_SIDE_AUTO};
-            const burst_strategy strategy = way < 2 ? BURST_STRATEGY_RING : (burst_strategy)way;
+            const burst_strategy strategy = way % 4 < 2 ? BURST_STRATEGY_RING : (burst_strategy)(way % 4);
             int64_t k = 1, partial = INT64_MAX;
+            int told = 0;
             if (strategy == BURST_STRATEGY_ULYSSES && ranks > HEADS) continue;
             for (;; k++) {
                 scene s = {.ranks = ranks,
                            .culprit = (int)k % ranks,
                            .fault = FAULT_POST,
                            .fail_at = k,
-                           .custom = 1,
+                           .custom = 1 + way / 4,
                            .timeout = 20,
-                           .side = sides[way],
+                           .side = sides[way % 4],
                            .strategy = strategy};
                 run_scene(&s);
                 int failed = 0;
                 for (int r = 0; r < ranks; r++) failed += s.status[r] != BURST_OK;
                 if (!failed) break; /* there is no k-th post */
                 if (failed < ranks && k < partial) partial = k;
+                told += check_told(&s);
                 assert_true(k < 500);
             }
             assert_true(k > 20);
+            assert_true(told > 0);
             assert_true(partial >= k - 2 * (ranks - 1)); /* two posts in each round of the agreement */
         }
     assert_nothing_left();
@@ -469,22 +536,22 @@ static void test_a_dry_plan_only_tells(void **state) {
     assert_int_equal(burst_plan_tokens(plan, BURST_SIDE_K), 1 << 21);
     assert_int_equal(burst_forward(plan, &args), BURST_UNSUPPORTED);
     burst_plan_free(plan);
+    plan = NULL;
+    const float slopes[32] = {1}; /* the distances of the whole problem count, not those of a share */
+    problem.alibi = slopes, problem.q_tokens = problem.k_tokens = 1 << 30;
+    assert_int_equal(burst_plan_create(&problem, t, NULL, &plan), BURST_UNSUPPORTED);
+    assert_non_null(strstr(burst_last_error(), "ALiBi distances are 32 bit"));
     burst_transport_free(t);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads_conform),
-        cmocka_unit_test(test_custom_conforms),
-        cmocka_unit_test(test_a_refusal_is_everybodys),
-        cmocka_unit_test(test_cancel_on_one_rank),
-        cmocka_unit_test(test_mismatch_is_told),
-        cmocka_unit_test(test_ranks_sum_alike),
-        cmocka_unit_test(test_a_dead_rank_is_named),
-        cmocka_unit_test(test_a_stalled_rank_is_named),
-        cmocka_unit_test(test_every_post_can_fail),
-        cmocka_unit_test(test_every_allocation_can_fail),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_threads_conform),           cmocka_unit_test(test_custom_conforms),
+        cmocka_unit_test(test_a_refusal_is_everybodys),   cmocka_unit_test(test_cancel_on_one_rank),
+        cmocka_unit_test(test_mismatch_is_told),          cmocka_unit_test(test_ranks_sum_alike),
+        cmocka_unit_test(test_a_dead_rank_is_named),      cmocka_unit_test(test_a_stalled_rank_is_named),
+        cmocka_unit_test(test_a_late_stall_is_named),     cmocka_unit_test(test_every_post_can_fail),
+        cmocka_unit_test(test_every_allocation_can_fail), cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_a_dry_plan_only_tells),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -48,6 +48,9 @@ static void print_failure(const char *text, const check_options *o, int ranks, c
 /* What backward takes, if there is one. Without statistics a few rows go another way through the kernels. */
 enum from { FROM_STATS, FROM_LSE, FORWARD_ONLY };
 
+/* One of so many, each of the word's choices by itself: in the long run every combination comes. */
+static int choose(int what, int of) { return (int)(data_bits(4711, (uint64_t)what, (uint64_t)total) % (uint64_t)of); }
+
 /* 0: fine; else a bit for every output above its threshold, and FAR_BIT if one is far above or it did not run at all. */
 static unsigned check_draw(const word *w, const char *text, uint64_t seed, enum from from) {
     /* 100: the 16-lane body on AVX2 registers, which only the test library has */
@@ -55,17 +58,17 @@ static unsigned check_draw(const word *w, const char *text, uint64_t seed, enum 
                                      (burst_isa)100};
     check_options options = {.plan = BURST_OPTIONS_INIT, .seed = seed};
     options.forward_only = from == FORWARD_ONLY, options.from_lse = from == FROM_LSE;
-    options.plan.threads = 1 + total % (over_ranks ? 2 : 3);
-    options.plan.isa = isas[total % 5];
+    options.plan.threads = 1 + choose(0, over_ranks ? 2 : 3);
+    options.plan.isa = isas[choose(1, 5)];
     if (!burst_isa_supported(options.plan.isa)) options.plan.isa = BURST_ISA_AUTO;
     check_result result;
-    const int ranks = over_ranks ? 1 + total % 8 : 1;
+    const int ranks = over_ranks ? 1 + choose(2, 8) : 1;
     options.plan.timeout = 60;
-    options.plan.partition = (burst_partition)(total / 2 % 4);
-    options.plan.side_forward = (burst_side)(total / 3 % 3), options.plan.side_backward = (burst_side)(total / 5 % 3);
-    options.plan.no_overlap = total % 11 == 0;
-    options.plan.send_o = options.plan.side_backward == BURST_SIDE_Q && total % 7 < 3;
-    const burst_strategy strategy = run_strategy(w, total, ranks);
+    options.plan.partition = (burst_partition)choose(3, 4);
+    options.plan.side_forward = (burst_side)choose(4, 3), options.plan.side_backward = (burst_side)choose(5, 3);
+    options.plan.no_overlap = choose(6, 11) == 0;
+    options.plan.send_o = options.plan.side_backward == BURST_SIDE_Q && choose(7, 2);
+    const burst_strategy strategy = run_strategy(w, choose(8, 5), ranks);
     if (strategy != BURST_STRATEGY_RING) {
         options.plan.strategy = strategy, options.plan.send_o = 0;
         options.plan.side_forward = options.plan.side_backward = BURST_SIDE_AUTO;

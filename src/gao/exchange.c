@@ -407,7 +407,7 @@ static burst_status run(exchange *x) {
     burst_status status = post_reads(x, 0);
     if (status == BURST_OK) status = wait_for_all(x, x->read_in);
     for (int stage = 0; stage < stages && status == BURST_OK; stage++) {
-        x->flight.round = stage;
+        flight_round(&x->flight, stage);
         place_reads(x, stage);
         status = post_reads(x, stage + 1);
         if (status == BURST_OK && x->plan->no_overlap) status = wait_for_all(x, x->read_in);
@@ -430,6 +430,7 @@ static burst_status close_exchange(exchange *x, burst_status status) {
         for (int n = 0; n < x->flight.count; n++)
             if (x->flight.requests[n].receiving == (sends == 0) && !transport_cancel(t, &x->flight.requests[n]))
                 x->plan->stuck = true;
+    flight_close(&x->flight);
     return status == BURST_OK || t->broken == BURST_OK ? status : transport_check(t);
 }
 

@@ -27,7 +27,12 @@ void flight_open(flight *f, burst_plan *plan, int count) {
     f->call.carry = carry;
     f->call.user = f;
     for (int n = 0; n < count; n++) f->requests[n] = (transport_request){.posted = false};
+    flight_round(f, 0);
 }
+
+void flight_round(flight *f, int round) { f->round = f->plan->transport->round = round; }
+
+void flight_close(flight *f) { f->plan->transport->round = -1; }
 
 burst_status flight_meanwhile(void *user) {
     flight *f = user;
@@ -36,7 +41,7 @@ burst_status flight_meanwhile(void *user) {
 }
 
 burst_status flight_wait(flight *f, transport_request *one) {
-    const transport_patience patience = {f->plan->timeout, f->round, flight_meanwhile, f};
+    const transport_patience patience = {f->plan->timeout, flight_meanwhile, f};
     const double since = base_seconds();
     if (!one->posted || one->done) return BURST_OK;
     const burst_status status = transport_wait(f->plan->transport, one, &patience);

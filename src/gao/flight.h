@@ -9,14 +9,16 @@ typedef struct flight {
     gao_call call;
     transport_request *requests; /* all of the call's; those that are on their way are pushed on between tiles */
     int count;
-    int round;         /* for sentences */
+    int round;
     double since;      /* when something began to be expected; 0: nothing is */
     double missed;     /* seconds waited for what was expected */
     double started_at; /* of what is being computed */
 } flight;
 
-/* Takes the plan's first `count` requests. The flight must not move afterwards. */
+/* Takes the plan's first `count` requests. The flight must not move afterwards. Begins with round 0. */
 void flight_open(flight *f, burst_plan *plan, int count);
+void flight_round(flight *f, int round);
+void flight_close(flight *f); /* nothing is on its way any more */
 burst_status flight_send(flight *f, int peer, int channel, const void *data, size_t bytes, transport_request *one);
 /* Where the plan lends, the message is read where it lies, and `data` is not used. */
 burst_status flight_expect(flight *f, int peer, int channel, void *data, size_t bytes, transport_request *one);

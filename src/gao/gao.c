@@ -87,7 +87,7 @@ burst_status gao_agree(burst_transport *t, const transport_patience *patience, b
 static burst_status unless_cancelled(void *user) { return call_cancelled(user) ? call_say_cancelled() : BURST_OK; }
 
 transport_patience call_patience(burst_plan *plan) {
-    return (transport_patience){plan->timeout, -1, unless_cancelled, plan};
+    return (transport_patience){plan->timeout, unless_cancelled, plan};
 }
 
 static burst_status begin(burst_plan *plan, burst_status checked, int kind, unsigned *flags) {
@@ -98,7 +98,7 @@ static burst_status begin(burst_plan *plan, burst_status checked, int kind, unsi
 }
 
 burst_status call_agree_end(burst_plan *plan) {
-    const transport_patience patience = {.timeout = plan->timeout, .round = -1}; /* too late to be cancelled */
+    const transport_patience patience = {.timeout = plan->timeout}; /* too late to be cancelled */
     const gao_what what = {.plan = plan->number, .kind = GAO_END};
     unsigned flags = 0;
     return gao_agree(plan->transport, &patience, BURST_OK, what, &flags);

@@ -101,7 +101,7 @@ static burst_status visit(ring *r, int round) {
 burst_status ring_run(ring *r) {
     burst_status status = BURST_OK;
     for (int t = 0; t < r->route->count && status == BURST_OK; t++) {
-        r->flight.round = t;
+        flight_round(&r->flight, t);
         const plan_step *step = &r->route->steps[t];
         status = exchange_reads(r, t);
         if (status == BURST_OK) status = expect_writes(r, t);
@@ -113,7 +113,7 @@ burst_status ring_run(ring *r) {
             status = compute(r, step, NULL, NULL);
         if (status == BURST_OK && t < r->plan->ranks - 1) status = wait_for(r, &r->read_in[t + 1]);
     }
-    if (status == BURST_OK) r->flight.round = r->route->count;
+    if (status == BURST_OK) flight_round(&r->flight, r->route->count);
     if (status == BURST_OK) status = expect_writes(r, r->plan->ranks);
     if (status == BURST_OK) status = wait_for(r, &r->write_in[r->plan->ranks]);
     flight_account(&r->flight);
@@ -174,5 +174,6 @@ burst_status ring_close(ring *r, burst_status status) {
         status = settle(r);
     }
     abandon(r);
+    flight_close(&r->flight);
     return status == BURST_OK || r->plan->transport->broken == BURST_OK ? status : transport_check(r->plan->transport);
 }

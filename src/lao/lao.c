@@ -289,10 +289,7 @@ static burst_status check_ranges(const lao *local) {
     const lao_shape *s = &local->shape;
     if (index_ids(s, &local->forward) > UINT32_MAX || index_ids(s, &local->backward) > UINT32_MAX)
         return base_fail(BURST_UNSUPPORTED, "the mask has too many slices for so many tiles of queries");
-    if (!s->alibi) return BURST_OK;
-    if (s->q_tokens > INT32_MAX / 4 || s->k_tokens > INT32_MAX / 4)
-        return base_fail(BURST_UNSUPPORTED, "ALiBi distances are 32 bit: at most %d tokens a side", INT32_MAX / 4);
-    for (int64_t l = 0; l < s->list_count; l++)
+    for (int64_t l = 0; l < s->list_count && s->alibi; l++)
         for (size_t n = 0; n < s->lists[l].count; n++)
             if (s->lists[l].rects[n].diag > INT32_MAX / 4 || s->lists[l].rects[n].diag < -INT32_MAX / 4)
                 return base_fail(BURST_UNSUPPORTED, "ALiBi distances are 32 bit: a slice's diag is %lld, at most %d",

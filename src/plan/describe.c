@@ -61,7 +61,8 @@ static void print_share(page *p, const plan_share *share) {
 
 static void print_shares(page *p, const burst_plan *plan) {
     static const char *const kinds[] = {"auto", "contiguous", "zigzag", "striped"};
-    print(p, "ranks      %d, %s, busiest / mean %.3f\n", plan->ranks, kinds[plan->partition], plan->balance);
+    print(p, "ranks      %d, %s, busiest / mean %.3f%s\n", plan->ranks, kinds[plan->partition], plan->balance,
+          plan_exchanges(plan) ? "" : " (round by round)");
     for (int r = 0; r < plan->ranks; r++) {
         const plan_share q = plan_share_of(plan, BURST_SIDE_Q, r), k = plan_share_of(plan, BURST_SIDE_K, r);
         print(p, "rank %-5d queries", r);
@@ -100,6 +101,36 @@ static void print_route(page *p, const burst_plan *plan, unsigned pass) {
     }
 }
 
+/* What messages take where nothing of another rank can be read where it lies: between nodes. */
+static size_t copying_bytes(const burst_plan *plan) {
+    const plan_memory none = {.home = NULL};
+    burst_plan copies = *plan;
+    size_t most = PLAN_WIRE_LEAST;
+    copies.lends = false;
+    for (unsigned pass = BURST_PASS_FORWARD; pass <= BURST_PASS_BACKWARD; pass++) {
+        stage_buffers stages;
+        plan_buffers rounds;
+        size_t home, wire;
+        if (!(plan->passes & pass)) continue;
+        if (plan_exchanges(plan))
+            stage_buffers_of(&copies, pass, &none, &stages, &home, &wire);
+        else
+            route_buffers(&copies, pass, &none, &rounds, &home, &wire);
+        most = wire > most ? wire : most;
+    }
+    return most;
+}
+
+static void print_workspace(page *p, const burst_plan *plan) {
+    const plan_memory *m = &plan->memory;
+    print(p, "workspace  %zu bytes\n", plan_bytes(plan));
+    if (plan->ranks == 1) return;
+    print(p, "  of it    %zu bytes to exchange: %zu at home, %zu for messages", m->home_bytes + m->wire_bytes,
+          m->home_bytes, m->wire_bytes);
+    if (plan->lends) print(p, " (read where they lie; %zu between nodes)", copying_bytes(plan));
+    print(p, "\n");
+}
+
 size_t plan_describe(const burst_plan *plan, char *text, size_t size) {
     page p = {text, text ? size : 0, 0};
     const bool forward = plan->passes & BURST_PASS_FORWARD, backward = plan->passes & BURST_PASS_BACKWARD;
@@ -115,11 +146,7 @@ size_t plan_describe(const burst_plan *plan, char *text, size_t size) {
     if (plan->ranks > 1 && backward) print_route(&p, plan, BURST_PASS_BACKWARD);
     print(&p, "isa        %s\n", lao_isa_name(plan->options.isa));
     print(&p, "threads    %d\n", plan->options.threads);
-    print(&p, "workspace  %zu bytes\n", plan_bytes(plan));
-    if (plan->ranks > 1)
-        print(&p, "  of it    %zu bytes to exchange: %zu at home, %zu for messages%s\n",
-              plan->memory.home_bytes + plan->memory.wire_bytes, plan->memory.home_bytes, plan->memory.wire_bytes,
-              plan->lends ? " (read where they lie)" : "");
+    print_workspace(&p, plan);
     print(&p, "stats      %zu bytes\n", plan_stats_bytes(plan));
     p.length += lao_describe(plan->local, page_end(&p), page_room(&p));
     return p.length;

@@ -3,10 +3,12 @@
  * count passes 2^31. MPI moves large messages only while it is called, so every test is also a push.
  * Between ranks of one node visitors are lent: a note says where the bytes lie in memory that both see, and another, by the
  * loan's number, that they have been read. Nothing is copied then.
- * Uses the public interface only. Nothing is allocated after the carrier, except by MPI. */
+ * Uses the public interface only. Calls allocate nothing, but for what MPI does and what it takes to see a segment for the
+ * first time. */
 #include "burst_mpi.h"
 #include "mpi_memory.h"
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +18,7 @@
 enum {
     PIECES_MAX = 64,
     PIECE = 4 << 20,     /* bytes: 1 to 4 MiB pipeline best over TCP */
-    PIECE_MOST = 1 << 30 /* so a message has 64 GiB at most */
+    PIECE_MOST = 1 << 30 /* so a message between nodes has 64 GiB at most */
 };
 
 /* Tags are channels; notes about loans have tags of their own. */
@@ -32,7 +34,8 @@ typedef enum slot_kind { PLAIN, LEND, TAKE } slot_kind;
 typedef struct slot {
     struct slot *next; /* in the pool, or among those who say goodbye */
     slot_kind kind;
-    int count; /* pieces */
+    int count;   /* pieces */
+    int refused; /* MPI_SUCCESS, or why not all of its pieces were taken: those that were are still on their way */
     bool receives, borrows;
     int peer;
     size_t bytes, piece;
@@ -72,15 +75,18 @@ static burst_status mpi_fail(mpi_end *e, int code, const char *what) {
 
 /* ---- slots ------------------------------------------------------------------------------------------------------- */
 
-static slot *slot_take(mpi_end *e, size_t bytes) {
+/* lent: it is not cut, its note is sent */
+static slot *slot_take(mpi_end *e, int peer, size_t bytes, bool lent) {
     slot *s = e->pool;
     const size_t piece = bytes / PIECES_MAX < PIECE ? PIECE : (bytes + PIECES_MAX - 1) / PIECES_MAX;
-    if (!s || piece > PIECE_MOST) {
-        burst_carrier_fail(BURST_TRANSPORT, s ? "a message has 64 GiB at most" : "too many messages in flight");
+    if (!s || (piece > PIECE_MOST && !lent)) {
+        burst_carrier_fail(BURST_TRANSPORT,
+                           s ? "a message between nodes has 64 GiB at most" : "too many messages in flight");
         return NULL;
     }
     e->pool = s->next;
-    *s = (slot){.bytes = bytes, .piece = piece, .count = bytes ? (int)((bytes + piece - 1) / piece) : 1};
+    *s = (slot){.peer = peer, .bytes = bytes, .piece = piece, .refused = MPI_SUCCESS};
+    s->count = !bytes || lent ? 1 : (int)((bytes + piece - 1) / piece);
     for (int n = 0; n < PIECES_MAX; n++) s->pieces[n] = MPI_REQUEST_NULL;
     return s;
 }
@@ -113,26 +119,39 @@ static burst_status expect_ack(mpi_end *e, int peer) {
 }
 
 static burst_status lend(mpi_end *e, slot *s, int channel, const void *data, uint64_t *ticket) {
+    burst_status status = BURST_OK;
     s->kind = LEND;
     if (!memory_find(e->memory, data, s->bytes, &s->note.place)) {
         s->bounce = memory_allocate(e->memory, s->bytes);
-        if (!s->bounce) return burst_carrier_fail(BURST_TRANSPORT, "no memory that the other rank could see");
-        memcpy(s->bounce, data, s->bytes);
-        memory_find(e->memory, s->bounce, s->bytes, &s->note.place);
+        if (s->bounce) {
+            memcpy(s->bounce, data, s->bytes);
+            memory_find(e->memory, s->bounce, s->bytes, &s->note.place);
+        } else {
+            status = burst_carrier_fail(BURST_TRANSPORT, "no memory that the other rank could see");
+        }
     }
     s->note.number = ++e->loans;
-    const burst_status status = expect_ack(e, s->peer);
-    if (status != BURST_OK) return status;
-    const int code = MPI_Isend(&s->note, sizeof s->note, MPI_BYTE, s->peer, TAG_LOAN + channel, e->comm, &s->pieces[0]);
+    if (status == BURST_OK) status = expect_ack(e, s->peer);
+    if (status == BURST_OK) {
+        const int code =
+            MPI_Isend(&s->note, sizeof s->note, MPI_BYTE, s->peer, TAG_LOAN + channel, e->comm, &s->pieces[0]);
+        if (code != MPI_SUCCESS) status = mpi_fail(e, code, "MPI_Isend");
+    }
+    if (status != BURST_OK) {
+        if (s->bounce) memory_release(e->memory, s->bounce);
+        slot_drop(e, s);
+    }
     *ticket = ticket_of(s);
-    return code == MPI_SUCCESS ? BURST_OK : mpi_fail(e, code, "MPI_Isend");
+    return status;
 }
 
 static burst_status take(mpi_end *e, slot *s, int channel, uint64_t *ticket) {
     s->kind = TAKE;
     const int code = MPI_Irecv(&s->note, sizeof s->note, MPI_BYTE, s->peer, TAG_LOAN + channel, e->comm, &s->pieces[0]);
     *ticket = ticket_of(s);
-    return code == MPI_SUCCESS ? BURST_OK : mpi_fail(e, code, "MPI_Irecv");
+    if (code == MPI_SUCCESS) return BURST_OK;
+    slot_drop(e, s);
+    return mpi_fail(e, code, "MPI_Irecv");
 }
 
 /* The lender is told; the slot leaves when that has gone out. */
@@ -208,10 +227,9 @@ static burst_status test_take(mpi_end *e, slot *s, int *done) {
 
 static burst_status mpi_borrow(void *self, int peer, int channel, size_t bytes, uint64_t *ticket) {
     mpi_end *e = self;
-    slot *s = slot_take(e, bytes);
+    slot *s = slot_take(e, peer, bytes, true);
     if (!s) return BURST_TRANSPORT;
     s->receives = s->borrows = true;
-    s->peer = peer;
     return take(e, s, channel, ticket);
 }
 
@@ -227,8 +245,10 @@ static int mpi_lends(void *self, int peer) {
     return e->memory && e->near[peer];
 }
 
+/* Plans are made and freed between calls: nothing that was borrowed is in use then. */
 static void *mpi_allocate(void *self, size_t bytes) {
     const mpi_end *e = self;
+    memory_sweep(e->memory);
     return memory_allocate(e->memory, bytes);
 }
 
@@ -236,40 +256,45 @@ static void mpi_release(void *self, void *at, size_t bytes) {
     const mpi_end *e = self;
     (void)bytes;
     memory_release(e->memory, at);
+    memory_sweep(e->memory);
 }
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
-static burst_status mpi_send(void *self, int peer, int channel, const void *data, size_t bytes, uint64_t *ticket) {
-    mpi_end *e = self;
-    slot *s = slot_take(e, bytes);
-    if (!s) return BURST_TRANSPORT;
-    s->peer = peer;
-    if (is_lent(e, peer, channel)) return lend(e, s, channel, data, ticket);
-    for (int n = 0; n < s->count; n++) {
-        const int code = MPI_Isend((const char *)data + (size_t)n * s->piece, piece_bytes(s, n), MPI_BYTE, peer,
-                                   channel, e->comm, &s->pieces[n]);
-        if (code != MPI_SUCCESS) return mpi_fail(e, code, "MPI_Isend");
-    }
+/* Pieces that MPI has taken are on their way even if it refuses a later one: the message then stands, and fails when it is
+ * tested, so that whoever gives it up learns whether its memory is free. */
+static burst_status posted(slot *s, int pieces, int code, uint64_t *ticket) {
+    if (code != MPI_SUCCESS) s->count = pieces, s->refused = code;
     *ticket = ticket_of(s);
     return BURST_OK;
 }
 
+static burst_status mpi_send(void *self, int peer, int channel, const void *data, size_t bytes, uint64_t *ticket) {
+    mpi_end *e = self;
+    const bool lent = is_lent(e, peer, channel);
+    slot *s = slot_take(e, peer, bytes, lent);
+    if (!s) return BURST_TRANSPORT;
+    if (lent) return lend(e, s, channel, data, ticket);
+    int n = 0, code = MPI_SUCCESS;
+    for (; n < s->count && code == MPI_SUCCESS; n++)
+        code = MPI_Isend((const char *)data + (size_t)n * s->piece, piece_bytes(s, n), MPI_BYTE, peer, channel, e->comm,
+                         &s->pieces[n]);
+    return posted(s, n - 1, code, ticket);
+}
+
 static burst_status mpi_receive(void *self, int peer, int channel, void *data, size_t bytes, uint64_t *ticket) {
     mpi_end *e = self;
-    slot *s = slot_take(e, bytes);
+    const bool lent = is_lent(e, peer, channel);
+    slot *s = slot_take(e, peer, bytes, lent);
     if (!s) return BURST_TRANSPORT;
     s->receives = true;
-    s->peer = peer;
     s->to = data;
-    if (is_lent(e, peer, channel)) return take(e, s, channel, ticket);
-    for (int n = 0; n < s->count; n++) {
-        const int code = MPI_Irecv((char *)data + (size_t)n * s->piece, piece_bytes(s, n), MPI_BYTE, peer, channel,
-                                   e->comm, &s->pieces[n]);
-        if (code != MPI_SUCCESS) return mpi_fail(e, code, "MPI_Irecv");
-    }
-    *ticket = ticket_of(s);
-    return BURST_OK;
+    if (lent) return take(e, s, channel, ticket);
+    int n = 0, code = MPI_SUCCESS;
+    for (; n < s->count && code == MPI_SUCCESS; n++)
+        code = MPI_Irecv((char *)data + (size_t)n * s->piece, piece_bytes(s, n), MPI_BYTE, peer, channel, e->comm,
+                         &s->pieces[n]);
+    return posted(s, n - 1, code, ticket);
 }
 
 static burst_status mpi_test(void *self, uint64_t ticket, int *done) {
@@ -281,6 +306,7 @@ static burst_status mpi_test(void *self, uint64_t ticket, int *done) {
     if (status != BURST_OK) return status;
     if (s->kind == LEND) return test_lend(e, s, done);
     if (s->kind == TAKE) return test_take(e, s, done);
+    if (s->refused != MPI_SUCCESS) return mpi_fail(e, s->refused, s->receives ? "MPI_Irecv" : "MPI_Isend");
     const int code = MPI_Testall(s->count, s->pieces, done, statuses);
     if (code != MPI_SUCCESS) return mpi_fail(e, code, "MPI_Testall");
     if (!*done) return BURST_OK;
@@ -394,7 +420,22 @@ static bool try_sight(MPI_Comm node, int here, memory *m) {
     return all_see;
 }
 
-/* Which ranks are on this node, and whether their memory can be seen. Returns how many they are. */
+/* With how many ranks of this node (itself among them) this one has to share its cores: launchers often give each rank some
+ * of its own. */
+static int sharers(MPI_Comm node, int here) {
+    cpu_set_t mine, both, *all = malloc((size_t)here * sizeof *all);
+    int known = all && sched_getaffinity(0, sizeof mine, &mine) == 0, all_know = 0, count = 0;
+    MPI_Allreduce(&known, &all_know, 1, MPI_INT, MPI_MIN, node);
+    if (all_know) MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, node);
+    for (int n = 0; n < here && all_know; n++) {
+        CPU_AND(&both, &mine, &all[n]);
+        count += CPU_COUNT(&both) > 0;
+    }
+    free(all);
+    return all_know ? count : here;
+}
+
+/* Which ranks are on this node, and whether their memory can be seen. Returns how many share the cores. */
 static int look_around(mpi_end *e, MPI_Comm comm) {
     MPI_Comm node;
     MPI_Group here_group, all_group;
@@ -418,8 +459,9 @@ static int look_around(mpi_end *e, MPI_Comm comm) {
     } else {
         memory_free(m);
     }
+    const int sharing = sharers(node, here);
     MPI_Comm_free(&node);
-    return here;
+    return sharing;
 }
 
 static mpi_end *end_create(MPI_Comm comm, int size) {
@@ -440,13 +482,18 @@ static mpi_end *end_create(MPI_Comm comm, int size) {
 }
 
 static burst_status check_mpi(MPI_Comm comm, burst_transport **transport) {
-    int ready = 0, over = 0, provided = 0;
+    int ready = 0, over = 0, provided = 0, inter = 0;
     if (!transport) return burst_carrier_fail(BURST_INVALID, "transport is NULL: expected where to put the handle");
     MPI_Initialized(&ready);
     MPI_Finalized(&over);
     if (!ready || over)
         return burst_carrier_fail(BURST_INVALID, ready ? "MPI has been finalized" : "MPI is not initialized");
     if (comm == MPI_COMM_NULL) return burst_carrier_fail(BURST_INVALID, "the communicator is MPI_COMM_NULL");
+    MPI_Comm_test_inter(comm, &inter);
+    if (inter)
+        return burst_carrier_fail(BURST_INVALID,
+                                  "the communicator is an intercommunicator: expected one group of ranks; "
+                                  "MPI_Intercomm_merge makes one of two");
     MPI_Query_thread(&provided);
     if (provided < MPI_THREAD_FUNNELED)
         return burst_carrier_fail(BURST_INVALID,

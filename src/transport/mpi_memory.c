@@ -1,7 +1,8 @@
 /* mpi_memory.c - knows segments of memory without a name: anonymous files, which other processes of the same user open
- * through /proc. One idea: nothing has to be deleted, so a killed process leaves nothing behind.
- * Price: small pages; and what another process has seen of a segment stays mapped there until the owner's next place says
- * that the segment is gone, or the transport is freed. Uses neither MPI nor the library. */
+ * through /proc. One idea: nothing has to be deleted, so a killed process leaves nothing behind. A segment ends with a word
+ * that is not 0 while it is in use; its owner gives all pages back at once when it is not (a hole reads as 0), and others
+ * then drop what they have seen of it at their next sweep.
+ * Price: small pages; a file a segment. Uses neither MPI nor the library. */
 #include "mpi_memory.h"
 
 #include <errno.h>
@@ -15,6 +16,7 @@ typedef struct segment {
     struct segment *next;
     memory_place place; /* of its first byte */
     char *base;
+    volatile uint64_t *alive; /* behind the caller's bytes */
 } segment;
 
 struct memory {
@@ -27,9 +29,18 @@ memory *memory_create(void) { return calloc(1, sizeof(memory)); }
 static void drop_first(segment **list, bool own) {
     segment *s = *list;
     *list = s->next;
+    if (own) {
+        *s->alive = 0; /* where holes are not to be had */
+        (void)fallocate((int)s->place.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)s->place.length);
+        close((int)s->place.file);
+    }
     munmap(s->base, s->place.length);
-    if (own) close((int)s->place.file);
     free(s);
+}
+
+static void settle(segment *s, char *base) {
+    s->base = base;
+    s->alive = (volatile uint64_t *)(void *)(base + s->place.length - sizeof *s->alive);
 }
 
 void memory_free(memory *m) {
@@ -40,7 +51,7 @@ void memory_free(memory *m) {
 }
 
 void *memory_allocate(memory *m, size_t bytes) {
-    const size_t length = bytes ? bytes : 1;
+    const size_t length = (bytes + 7) / 8 * 8 + sizeof(uint64_t);
     const int file = memfd_create("burst", MFD_CLOEXEC);
     segment *s = malloc(sizeof *s);
     int taken = 0;
@@ -49,12 +60,14 @@ void *memory_allocate(memory *m, size_t bytes) {
             taken = posix_fallocate(file, 0, (off_t)length);
         while (taken == EINTR);
     if (file < 0 || !s || taken != 0) goto fail;
-    s->base = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (s->base == MAP_FAILED) goto fail;
+    char *base = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (base == MAP_FAILED) goto fail;
     s->place = (memory_place){.process = getpid(), .file = file, .number = ++m->made, .length = length};
+    settle(s, base);
+    *s->alive = 1;
     s->next = m->own;
     m->own = s;
-    return s->base;
+    return base;
 fail:
     if (file >= 0) close(file);
     free(s);
@@ -75,29 +88,19 @@ static const segment *holder(const segment *list, const char *at, size_t bytes) 
     return NULL;
 }
 
-static uint64_t oldest_number(const memory *m) {
-    uint64_t oldest = m->made + 1;
-    for (const segment *s = m->own; s; s = s->next) oldest = s->place.number < oldest ? s->place.number : oldest;
-    return oldest;
-}
-
 bool memory_find(const memory *m, const void *at, size_t bytes, memory_place *place) {
     const segment *s = holder(m->own, at, bytes);
-    const bool own = s != NULL;
     if (!s) s = holder(m->seen, at, bytes);
     if (!s) return false;
     *place = s->place;
-    place->oldest = own ? oldest_number(m) : 0;
     place->offset = (uint64_t)((const char *)at - s->base);
     place->bytes = bytes;
     return true;
 }
 
-/* Segments that their owner has given up since. */
-static void forget(memory *m, const memory_place *place) {
+void memory_sweep(memory *m) {
     for (segment **list = &m->seen; *list;) {
-        const memory_place *p = &(*list)->place;
-        if (p->process == place->process && p->number < place->oldest)
+        if (*(*list)->alive == 0)
             drop_first(list, false);
         else
             list = &(*list)->next;
@@ -116,17 +119,13 @@ static segment *open_segment(const memory_place *place) {
         free(s);
         return NULL;
     }
-    *s = (segment){.place = *place, .base = base};
+    *s = (segment){.place = *place};
+    settle(s, base);
     return s;
 }
 
 void *memory_see(memory *m, const memory_place *place) {
-    segment *s = NULL;
-    if (place->process == getpid()) s = m->own; /* lent on, and come back to its owner */
-    if (!s) {
-        forget(m, place);
-        s = m->seen;
-    }
+    segment *s = place->process == getpid() ? m->own : m->seen; /* own: lent on, and come back */
     while (s && (s->place.process != place->process || s->place.number != place->number)) s = s->next;
     if (!s && place->process != getpid()) {
         s = open_segment(place);

@@ -15,7 +15,7 @@ burst_status transport_create(const burst_carrier *carrier, void *self, int rank
                               burst_transport **transport) {
     burst_transport *t = base_alloc(sizeof *t);
     if (!t) return base_fail(BURST_MEMORY, "no memory for the %zu bytes of a transport", sizeof *t);
-    *t = (burst_transport){.rank = rank, .size = size, .here = here, .self = self, .broken = BURST_OK};
+    *t = (burst_transport){.rank = rank, .size = size, .here = here, .self = self, .round = -1, .broken = BURST_OK};
     if (carrier) t->carrier = *carrier;
     t->dry = !carrier && size > 1;
     const burst_status status = carrier && size > 1 ? transport_watch_open(t) : BURST_OK;
@@ -65,7 +65,7 @@ burst_status burst_transport_create_custom(const burst_carrier *carrier, void *s
     if (status == BURST_OK) status = check_place(transport, rank, size);
     if (status != BURST_OK) return status;
     if (here < 0 || here > size)
-        return base_fail(BURST_INVALID, "%d ranks on this node: expected 0 (1) to the %d there are", here, size);
+        return base_fail(BURST_INVALID, "%d ranks share the cores: expected 0 (1) to the %d there are", here, size);
     return transport_create(carrier, self, rank, size, here == 0 ? 1 : here, transport);
 }
 
@@ -102,12 +102,15 @@ void transport_release(burst_transport *t, void *memory, size_t bytes) {
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 /* A carrier may have said why; if not, this does. */
-static burst_status explain(const transport_request *r, burst_status status, const char *verb) {
+static burst_status explain(const burst_transport *t, const transport_request *r, burst_status status) {
     if (status == BURST_OK) return BURST_OK;
     if (status != BURST_PEER) status = BURST_TRANSPORT;
     const char *said = burst_last_error();
-    return base_fail(status, "%s %s rank %d on channel %s (%zu bytes) failed%s%s", verb, r->receiving ? "from" : "to",
-                     r->peer, transport_channel_names[r->channel], r->bytes, said[0] ? ": " : "", said);
+    char round[32] = "";
+    if (t->round >= 0) snprintf(round, sizeof round, ", round %d", t->round);
+    return base_fail(status, "%s rank %d on channel %s (%zu bytes%s) failed%s%s",
+                     r->receiving ? "receiving from" : "sending to", r->peer, transport_channel_names[r->channel],
+                     r->bytes, round, said[0] ? ": " : "", said);
 }
 
 burst_status transport_send(burst_transport *t, int peer, int channel, const void *data, size_t bytes,
@@ -117,7 +120,7 @@ burst_status transport_send(burst_transport *t, int peer, int channel, const voi
     const burst_status status = t->carrier.send(t->self, peer, channel, data, bytes, &r->ticket);
     if (status != BURST_OK) {
         r->posted = false;
-        return explain(r, status, "sending");
+        return explain(t, r, status);
     }
     t->traffic.bytes[channel] += (int64_t)bytes;
     t->traffic.messages[channel]++;
@@ -138,7 +141,7 @@ burst_status transport_receive(burst_transport *t, int peer, int channel, void *
     const burst_status status = data ? t->carrier.receive(t->self, peer, channel, data, bytes, &r->ticket)
                                      : t->carrier.borrow(t->self, peer, channel, bytes, &r->ticket);
     if (status != BURST_OK) r->posted = false;
-    return explain(r, status, "receiving");
+    return explain(t, r, status);
 }
 
 burst_status transport_test(burst_transport *t, transport_request *r) {
@@ -146,7 +149,7 @@ burst_status transport_test(burst_transport *t, transport_request *r) {
     if (!r->posted || r->done) return BURST_OK;
     base_fail(BURST_OK, "%s", "");
     const burst_status status = t->carrier.test(t->self, r->ticket, &done);
-    if (status != BURST_OK) return explain(r, status, r->receiving ? "receiving" : "sending");
+    if (status != BURST_OK) return explain(t, r, status);
     if (!done) return BURST_OK;
     r->done = true;
     if (r->channel != TRANSPORT_WATCH) t->completed++;

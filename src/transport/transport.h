@@ -37,9 +37,10 @@ typedef struct transport_watch transport_watch;
 
 struct burst_transport {
     int rank, size; /* 0 <= rank < size */
-    int here;       /* ranks on this node, at least 1 */
+    int here;       /* ranks that share this one's cores, itself among them */
     bool dry;       /* nobody there: plans can be made, not run */
     bool leak;      /* the carrier may still touch the records of transport_agree */
+    int round;      /* of the pass that is under way, for sentences; -1: none */
     burst_carrier carrier;
     void *self;             /* the carrier's */
     transport_watch *watch; /* NULL with one rank */
@@ -80,7 +81,6 @@ bool transport_cancel(burst_transport *t, transport_request *r);
 /* What a wait is for, so that its end can be explained; and what is to be done meanwhile. */
 typedef struct transport_patience {
     double timeout;                        /* seconds without any progress of the ranks waited for; 0: for ever */
-    int round;                             /* or -1 */
     burst_status (*meanwhile)(void *user); /* or NULL: called again and again; not OK ends the wait */
     void *user;
 } transport_patience;

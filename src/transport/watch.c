@@ -202,9 +202,9 @@ burst_status transport_fail(burst_transport *t, burst_status status) {
 
 /* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
-static void describe_place(char *text, size_t size, const transport_request *r, const transport_patience *p) {
-    if (p->round >= 0)
-        snprintf(text, size, "round %d, channel %s", p->round, transport_channel_names[r->channel]);
+static void describe_place(char *text, size_t size, const burst_transport *t, const transport_request *r) {
+    if (t->round >= 0)
+        snprintf(text, size, "round %d, channel %s", t->round, transport_channel_names[r->channel]);
     else
         snprintf(text, size, "channel %s", transport_channel_names[r->channel]);
 }
@@ -212,7 +212,7 @@ static void describe_place(char *text, size_t size, const transport_request *r, 
 static burst_status accuse(burst_transport *t, const transport_request *r, const transport_patience *p, int culprit,
                            bool silent) {
     char place[64];
-    describe_place(place, sizeof place, r, p);
+    describe_place(place, sizeof place, t, r);
     if (silent)
         return base_fail(BURST_TRANSPORT, "rank %d has stalled: no sign of it for %.3g s (%s)", culprit, p->timeout,
                          place);
@@ -231,6 +231,7 @@ static burst_status inquire(burst_transport *t, transport_request *r, const tran
         for (int peer = 0; peer < t->size; peer++) /* who could not be asked at once is asked again */
             if (peer != t->rank && w->lines[peer].asked != w->question) send_note(t, peer, NOTE_ASK, w->question);
         burst_status status = transport_test(t, r);
+        if (status == BURST_OK && p->meanwhile) status = p->meanwhile(p->user);
         if (status == BURST_OK) status = read_notes(t);
         if (status != BURST_OK || r->done) return status;
         nap(tries);
