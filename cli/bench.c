@@ -381,7 +381,8 @@ static int bench_word(const command_options *options, const char *text) {
     b.pass_count = options->forward_only ? 1 : 2;
     b.team_count =
         (options->rank_counts ? options->rank_counts : 1) * (options->system_count ? options->system_count : 1);
-    b.decode = b.word.n * (b.word.heads / b.word.groups) <= DECODE_ROWS;
+    const int64_t group = b.word.heads / b.word.groups;
+    b.decode = b.word.n <= DECODE_ROWS / (group > 0 ? group : 1);
     for (int n = 0; n < options->rank_counts; n++) b.most = options->ranks[n] > b.most ? options->ranks[n] : b.most;
     code = crew_run(b.most, bench_member, &b);
     free(b.text);

@@ -302,6 +302,7 @@ static void compare_all(const word *w, const check_options *options, const data 
     /* sampled, the judge would take D from the library's o: too coarse in 16 bits */
     const int fine = out->whole || w->dtype == BURST_F32 || w->dtype == BURST_F64;
     if (c.backward && (w->parts & WORD_SINK) && fine) compare_sink(&c);
+    out->sink_left = c.backward && (w->parts & WORD_SINK) && !fine;
     room_free(&c.room);
     word_mask_free(&mask);
     conclude(w, out);

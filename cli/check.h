@@ -35,6 +35,7 @@ typedef struct check_result {
     check_error errors[CHECK_NAMES];
     int checked[CHECK_NAMES];
     int whole;          /* 0: sampled */
+    int sink_left;      /* d_sink is wanted, but a sample of this word does not tell it */
     int64_t rows, keys; /* looked at, over all heads */
     int threads;
     burst_isa isa;

@@ -35,6 +35,10 @@ void sample_choose(const word *w, int64_t pairs, sample *out) {
     out->rows = w->n, out->keys = w->k;
     if (out->whole) return;
     out->groups = SAMPLE_HEADS / per_group > 1 ? SAMPLE_HEADS / per_group : 2;
+    /* a few tokens a head: more heads */
+    const int64_t rows = per_group * (w->n > 0 ? w->n : 1), keys = w->k > 0 ? w->k : 1,
+                  least = rows < keys ? rows : keys;
+    if (out->groups < (SAMPLE_LEAST + least - 1) / least) out->groups = (SAMPLE_LEAST + least - 1) / least;
     if (out->groups > all) out->groups = all;
     int64_t heads = out->groups * per_group;
     out->rows = tokens_each(w->n, w->k, heads, heads);

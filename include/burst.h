@@ -407,7 +407,7 @@ typedef struct burst_forward_args {
 #define BURST_FORWARD_ARGS_INIT                                                                                        \
     { sizeof(burst_forward_args), {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, {NULL, 0, 0, 0}, NULL, {NULL, 0, 0, 0}, NULL, NULL }
 
-/* stats (from burst_forward of a plan of the same problem) is more accurate at large scores than lse; with both given,
+/* stats (from burst_forward of a plan of the same problem and isa) is more accurate at large scores than lse; with both given,
  * stats is used. A gradient whose data is NULL is skipped. */
 typedef struct burst_backward_args {
     size_t struct_size;

@@ -74,11 +74,16 @@ static burst_status check_scores(const lao_shape *s, const burst_problem *proble
     /* Scores are computed in f32 (f64 for f64): what is no number there cannot be meant. */
     const double largest = s->dtype == BURST_F64 ? DBL_MAX : (double)FLT_MAX;
     const double least = s->dtype == BURST_F64 ? DBL_MIN : (double)FLT_MIN;
-    if (!isfinite(s->scale) || fabs(s->scale) > largest)
-        return base_fail(BURST_INVALID, "scale is %g: must be finite, at most %g", s->scale, largest);
+    /* exponents are multiples of it, and -127 over it is their least: both must be numbers */
+    const double scale_most = s->dtype == BURST_F64 ? 1e300 : 1e38, scale_least = 1 / scale_most * 100;
+    if (!isfinite(s->scale) || fabs(s->scale) > scale_most || fabs(s->scale) < scale_least)
+        return base_fail(BURST_INVALID, "scale is %g: expected %g to %g in size (0: 1 / sqrt(head_dim))", s->scale,
+                         scale_least, scale_most);
     if (!isfinite(s->softcap) || s->softcap < 0 || s->softcap > largest || (s->softcap > 0 && s->softcap < least))
         return base_fail(BURST_INVALID, "softcap is %g: must be 0 (none) or positive, %g to %g", s->softcap, least,
                          largest);
+    if (s->softcap > 0 && fabs(s->scale) / s->softcap > largest)
+        return base_fail(BURST_INVALID, "scale %g over softcap %g is no number", s->scale, s->softcap);
     if (problem->sink != 0 && problem->sink != 1)
         return base_fail(BURST_INVALID, "sink is %d: expected 0 or 1", problem->sink);
     if (problem->bias) return base_fail(BURST_UNSUPPORTED, "a dense additive bias is not supported: bias must be NULL");

@@ -61,6 +61,15 @@ code 2 check --threads two b1h1n1d1 && says 'not "two"'
 code 2 check --json=1 b1h1n1d1 && says "--json takes no value"
 code 2 check --isa mmx b1h1n1d1 && same bad_isa.txt
 code 2 check --dtype f8 b1h1n1d1 && same bad_dtype.txt
+code 0 check --q-tile 48 --k-tile 96 b1h2n500d32:causal && prints "ok"
+BURST_ISA=scalar code 0 check b1h1n8d4 && prints "ok, scalar"
+BURST_ISA=mmx code 2 check b1h1n8d4 && says 'BURST_ISA'
+BURST_ISA=mmx code 0 check --isa scalar b1h1n8d4 && prints "ok, scalar"
+code 2 check --json b1h8 && prints '"word":"b1h8","ok":false'
+code 0 check --forward-only b64h8n1k100000d1:bf16 && prints "64 rows"
+code 0 check --threads 2 b1h8n8192d16:sink:bf16 && prints "d_sink is not compared"
+code 2 check b1h1n8d8:scale=1e-38 && says 'scale is 1e-38'
+code 2 bench b1h8g9n4d4 && says BURST_INVALID
 code 2 check --seed -1 b1h1n1d1 && says "--seed expects a whole number"
 code 2 check && says "check needs a word or --list FILE"
 code 2 bench && says "bench needs a word"

@@ -40,6 +40,20 @@ static backward_task_id task_of(const lao *local, int64_t n, int64_t per_head) {
     return t;
 }
 
+/* The key tiles that a block meets: turn[k] 0, in *first .. *last-1; all others -1. */
+static void mark_tiles(const lao_block *block, int64_t tile, int32_t *turn, int64_t *first, int64_t *last) {
+    const int64_t begin = block->j0 / tile, end = (block->j1 + tile - 1) / tile;
+    for (int64_t k = begin; k < end; k++) turn[k] = -1;
+    *first = end, *last = begin;
+    for (size_t n = 0; n < block->count; n++) {
+        int64_t from, to;
+        if (!lao_block_keys(block, n, &from, &to)) continue;
+        const int64_t k0 = lao_max(from, block->j0) / tile, k1 = (lao_min(to, block->j1) + tile - 1) / tile;
+        for (int64_t k = k0; k < k1; k++) turn[k] = 0;
+        *first = lao_min(*first, k0), *last = lao_max(*last, k1);
+    }
+}
+
 /* Under the lock: takes the next task and its place in the lines of the key tiles it meets. false: none left. */
 static bool take_task(backward_queue *queue, backward_task_id *t, lao_block *block, int32_t *turn) {
     lao *local = queue->local;
@@ -59,10 +73,10 @@ static bool take_task(backward_queue *queue, backward_task_id *t, lao_block *blo
     }
     queue->next++;
     *block = lao_block_of(local, &local->backward, t->b, t->g, t->head_task, t->tile, t->chunk);
-    for (int64_t k = block->j0 / tile; k * tile < block->j1; k++) {
-        const bool meets = lao_block_meets(block, k * tile, lao_min((k + 1) * tile, block->j1));
-        turn[k] = meets ? issued[k]++ : -1;
-    }
+    int64_t first, last;
+    mark_tiles(block, tile, turn, &first, &last);
+    for (int64_t k = first; k < last; k++)
+        if (turn[k] == 0) turn[k] = issued[k]++;
     return true;
 }
 
@@ -88,7 +102,7 @@ static void work_on(backward_queue *queue, int thread) {
     for (;;) {
         backward_task_id t;
         lao_block block;
-        omp_set_lock(&queue->lock);
+        while (!omp_test_lock(&queue->lock)) lao_rest(queue->run); /* whoever has it may be waiting for a slot */
         const bool some = !lao_stopped(queue->run) && take_task(queue, &t, &block, turn);
         omp_unset_lock(&queue->lock);
         if (!some) return;

@@ -63,6 +63,11 @@ static size_t state_carve(const lao *local, char *base, forward_state *s) {
     s->sum = carve(&c, rows, sizeof(real));
     return c.used;
 }
+/* Rows that have seen nothing. */
+static void state_clear(forward_work *w, int64_t rows, int64_t dims) {
+    memset(w->o, 0, (size_t)(rows * dims) * sizeof(real));
+    for (int64_t r = 0; r < rows; r++) w->m[r] = -(real)INFINITY, w->sum[r] = 0;
+}
 static size_t forward_partial(const lao *local) {
     forward_state s;
     return state_carve(local, NULL, &s);
@@ -135,7 +140,9 @@ static void finish_row(const lao *local, const lao_forward_args *args, int64_t b
     if (local->shape.sink) {
         const double sink = (double)((const real *)args->sink)[h] * UNIT;
         const double top = sink > m * c ? (double)(real)(sink / c) : m;
-        if (top == INFINITY) { /* beyond any score: the sink takes all */
+        if (isnan(sink)) {
+            sum = sink;
+        } else if (top == INFINITY && m < INFINITY) { /* beyond any score: the sink takes all */
             factor = 0, sum = 0, none = sink;
         } else if (top > -INFINITY) {
             factor = base_exp((m - top) * c);
@@ -281,14 +288,13 @@ static void forward_task(const lao *local, const lao_forward_args *args, const l
         state_carve(local, partial, &state);
         w.o = state.o, w.m = state.m, w.sum = state.sum;
     }
-    const panels p = panels_of(block);
-    memset(w.o, 0, (size_t)(p.count * PANEL * lao_round_up(local->shape.value_dim, GROUP)) * sizeof(real));
-    for (int64_t r = 0; r < p.count * PANEL; r++) w.m[r] = -(real)INFINITY, w.sum[r] = 0;
+    state_clear(&w, panels_of(block).count * PANEL, lao_round_up(local->shape.value_dim, GROUP));
     forward_panels(local, args, block, &w, shelf, run);
     if (!partial && !lao_stopped(run)) forward_finish(local, args, block, &w);
 }
 
-/* Folds the chunks' partial results in their order, safe for -inf on either side, then finishes. */
+/* Folds the chunks' partial results in their order, safe for -inf on either side, then finishes. Chunks that the block does
+ * not meet have none. */
 static void forward_merge(const lao *local, const lao_forward_args *args, const lao_block *block, void *work,
                           const void *partials, size_t stride) {
     forward_work w;
@@ -296,26 +302,31 @@ static void forward_merge(const lao *local, const lao_forward_args *args, const 
     const panels p = panels_of(block);
     const int64_t dv = lao_round_up(local->shape.value_dim, GROUP);
     const vf c = v_set((real)score_factor(local)), least = v_set(-127 / (real)score_factor(local));
+    bool some = false;
     for (int64_t chunk = 0; chunk < local->forward.chunks; chunk++) {
+        const int64_t first = chunk * local->forward.chunk;
         forward_state part;
+        if (!lao_block_meets(block, first, first + local->forward.chunk)) continue;
         state_carve(local, (char *)(uintptr_t)partials + (size_t)chunk * stride, &part);
         for (int64_t index = 0; index < p.count; index++) {
             const int nv = panel_vectors(p, index);
             for (int v = 0; v < nv; v++) {
                 const int64_t at = index * PANEL + v * LANES;
-                const vf old = chunk ? v_load(w.m + at) : v_set(-(real)INFINITY), new = v_load(part.m + at);
+                const vf old = some ? v_load(w.m + at) : v_set(-(real)INFINITY), new = v_load(part.m + at);
                 const vf top = v_max(old, new), ref = reference(top);
                 const vf keep = v_power_of(v_sub(old, ref), c, least), add = v_power_of(v_sub(new, ref), c, least);
-                const vf sum = chunk ? v_mul(v_load(w.sum + at), keep) : v_set(0);
+                const vf sum = some ? v_mul(v_load(w.sum + at), keep) : v_set(0);
                 v_store(w.m + at, top);
                 v_store(w.sum + at, v_fma(v_load(part.sum + at), add, sum));
                 for (int64_t x = 0; x < dv; x++) {
                     const int64_t o = index * PANEL * dv + (x * nv + v) * LANES;
-                    const vf before = chunk ? v_mul(v_load(w.o + o), keep) : v_set(0);
+                    const vf before = some ? v_mul(v_load(w.o + o), keep) : v_set(0);
                     v_store(w.o + o, v_fma(v_load(part.o + o), add, before));
                 }
             }
         }
+        some = true;
     }
+    if (!some) state_clear(&w, p.count * PANEL, dv);
     forward_finish(local, args, block, &w);
 }

@@ -66,6 +66,11 @@ static bool is_idle(const lao_forward_args *args, const lao_block *block) {
     return args->state.acc && !args->fresh && block->count == 0;
 }
 
+/* A chunk of keys that no row sees leaves nothing to merge. */
+static bool is_empty(const lao_cut *cut, const lao_block *block) {
+    return cut->chunks > 1 && !lao_block_meets(block, block->j0, block->j1);
+}
+
 static void work_on(forward_queue *queue, char *work) {
     lao *local = queue->local;
     const lao_cut *cut = &local->forward;
@@ -75,7 +80,7 @@ static void work_on(forward_queue *queue, char *work) {
         const forward_task_id t = task_of(queue, n, cut->chunks, queue->together);
         lao_block block = lao_block_of(local, cut, t.b, t.g, t.head_task, t.tile, t.chunk);
         block.together = lao_min(queue->together, local->shape.kv_heads - t.g);
-        const bool idle = is_idle(queue->args, &block);
+        const bool idle = is_idle(queue->args, &block) || is_empty(cut, &block);
         char *partial = local->partials + (size_t)(t.block * cut->chunks + t.chunk) * local->partial_stride;
         lao_shelf shelf;
         if (queue->alone) {

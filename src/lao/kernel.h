@@ -86,6 +86,7 @@ typedef struct lao_kernels {
      * of kv heads that go together are `chunks` apart */
     void (*forward)(const lao *local, const lao_forward_args *args, const lao_block *block, void *work, void *partial,
                     const lao_shelf *shelf, lao_run *run);
+    /* of the chunks that the block meets: others' were not computed */
     void (*forward_merge)(const lao *local, const lao_forward_args *args, const lao_block *block, void *work,
                           const void *partials, size_t stride);
     /* d_sink: NULL, or [block->heads] of this task */
@@ -145,6 +146,8 @@ struct lao {
 int64_t lao_blocks(const lao_shape *shape, const lao_cut *cut);
 lao_block lao_block_of(const lao *local, const lao_cut *cut, int64_t b, int64_t g, int64_t head_task, int64_t tile,
                        int64_t chunk);
+/* The keys from the first to the last that the block's rows see through its n-th rectangle; false: none. */
+bool lao_block_keys(const lao_block *block, size_t n, int64_t *first, int64_t *last);
 /* does the block meet any key first .. last-1? */
 bool lao_block_meets(const lao_block *block, int64_t first, int64_t last);
 

@@ -137,15 +137,20 @@ lao_block lao_block_of(const lao *local, const lao_cut *cut, int64_t b, int64_t 
     return block;
 }
 
+bool lao_block_keys(const lao_block *block, size_t n, int64_t *first, int64_t *last) {
+    const lao_rect *r = &block->rects[block->ids[n]];
+    const int64_t top = lao_max(block->i0, r->i0), bottom = lao_min(block->i0 + block->ni, r->i0 + r->ni) - 1;
+    int64_t end;
+    if (top > bottom) return false;
+    lao_interval(r, top, first, &end);
+    lao_interval(r, bottom, &end, last);
+    return *first < *last;
+}
+
 bool lao_block_meets(const lao_block *block, int64_t first, int64_t last) {
     for (size_t n = 0; n < block->count; n++) {
-        const lao_rect *r = &block->rects[block->ids[n]];
-        const int64_t top = lao_max(block->i0, r->i0), bottom = lao_min(block->i0 + block->ni, r->i0 + r->ni) - 1;
-        int64_t a, b, a1, b1;
-        if (top > bottom || r->j0 >= last || r->j0 + r->nj <= first) continue;
-        lao_interval(r, top, &a, &b);
-        lao_interval(r, bottom, &a1, &b1);
-        if (lao_max(a, first) < lao_min(b1, last)) return true;
+        int64_t from, to;
+        if (lao_block_keys(block, n, &from, &to) && lao_max(from, first) < lao_min(to, last)) return true;
     }
     return false;
 }
