@@ -250,23 +250,27 @@ static burst_status add_rank(burst_transport *t, void *user) {
     void *stats = malloc(burst_plan_stats_bytes(plan) + 1);
     status = check_forward(plan, d, stats);
     if (status == BURST_OK) status = check_backward(plan, d, stats);
-    const data_tensor *tensors[] = {&d->d_q, &d->d_k, &d->d_v};
-    double *once[3];
-    for (int n = 0; n < 3; n++) {
+    const data_tensor sinks = {
+        .data = d->d_sink, .dtype = data_wide(a->word.dtype), .tokens = 1, .heads = a->word.heads, .dim = 1};
+    const data_tensor *tensors[] = {&d->d_q, &d->d_k, &d->d_v, &sinks};
+    double *once[4];
+    const int kinds = d->d_sink ? 4 : 3;
+    for (int n = 0; n < kinds; n++) {
         const int64_t count = tensors[n]->tokens * tensors[n]->heads * tensors[n]->dim;
         once[n] = malloc((size_t)(count + 1) * sizeof(double));
-        for (int64_t i = 0; i < count; i++) once[n][i] = data_load(a->word.dtype, tensors[n]->data, i);
+        for (int64_t i = 0; i < count; i++) once[n][i] = data_load(tensors[n]->dtype, tensors[n]->data, i);
     }
     burst_backward_args args = BURST_BACKWARD_ARGS_INIT;
     args.q = data_input(&d->q), args.k = data_input(&d->k), args.v = data_input(&d->v), args.o = data_input(&d->o);
     args.d_o = data_input(&d->d_o), args.stats = stats, args.accumulate = 1;
     args.d_q = data_output(&d->d_q), args.d_k = data_output(&d->d_k), args.d_v = data_output(&d->d_v);
+    args.sink = d->sink, args.d_sink = d->d_sink;
     if (status == BURST_OK) status = burst_backward(plan, &args);
-    for (int n = 0; n < 3; n++) {
+    for (int n = 0; n < kinds; n++) {
         const int64_t count = tensors[n]->tokens * tensors[n]->heads * tensors[n]->dim;
         for (int64_t i = 0; i < count; i++) {
-            const double far = fabs(data_load(a->word.dtype, tensors[n]->data, i) - 2 * once[n][i]);
-            const double allowed = 2 * data_epsilon(a->word.dtype) * fabs(once[n][i]) + 1e-30;
+            const double far = fabs(data_load(tensors[n]->dtype, tensors[n]->data, i) - 2 * once[n][i]);
+            const double allowed = 2 * data_epsilon(tensors[n]->dtype) * fabs(once[n][i]) + 1e-30;
             if (far / allowed > a->worst) a->worst = far / allowed; /* racing writers: any is too large */
         }
         free(once[n]);
@@ -278,15 +282,18 @@ static burst_status add_rank(burst_transport *t, void *user) {
 }
 
 static void test_gradients_are_added(void **state) {
-    static const char *const words[] = {"b1h4n60d16:causal:bf16", "b1h4g1n60d16:f16", "b1h4n60d16:causal"};
+    static const char *const words[] = {"b1h4n60d16:causal:bf16", "b1h4g1n60d16:f16", "b1h4n60d16:causal",
+                                        "b1h4n40k2500d16:sink",               /* in chunks of keys */
+                                        "b1h4n60k90d16:window=5/0:sink:f64"}; /* keys that nobody sees */
     (void)state;
-    for (size_t n = 0; n < 3; n++)
-        for (int strategy = BURST_STRATEGY_GATHER; strategy <= BURST_STRATEGY_ULYSSES; strategy++) {
+    for (size_t n = 0; n < sizeof words / sizeof *words; n++)
+        for (int strategy = BURST_STRATEGY_AUTO; strategy <= BURST_STRATEGY_ULYSSES; strategy++) {
+            const int ranks = strategy == BURST_STRATEGY_AUTO ? 1 : 2;
             char error[WORD_ERROR_SIZE];
             adding a = {.options = options_of((burst_strategy)strategy, BURST_PARTITION_AUTO)};
             assert_int_equal(word_parse(words[n], &a.word, error), 0);
             assert_int_equal(word_problem_make(&a.word, 1, &a.problem), BURST_OK);
-            assert_int_equal(burst_threads_run(2, add_rank, &a), BURST_OK);
+            assert_int_equal(burst_threads_run(ranks, add_rank, &a), BURST_OK);
             assert_true(a.worst <= 1);
             word_problem_free(&a.problem);
             word_free(&a.word);
