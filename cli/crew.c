@@ -190,7 +190,9 @@ static int open_mpi(int started) {
         fprintf(stderr, "burst: %d processes were started by an MPI that this burst was not built for\n", started);
         return 2;
     }
-    return processes.rank > 0 && hush() ? 3 : 0;
+    if (processes.rank > 0) return hush() ? 3 : 0;
+    unhush(); /* what the launcher's variables said was not MPI's rank */
+    return 0;
 }
 
 void crew_close(void) {

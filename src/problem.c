@@ -75,7 +75,8 @@ static burst_status check_scores(const lao_shape *s, const burst_problem *proble
     const double largest = s->dtype == BURST_F64 ? DBL_MAX : (double)FLT_MAX;
     const double least = s->dtype == BURST_F64 ? DBL_MIN : (double)FLT_MIN;
     /* exponents are multiples of it, and -127 over it is their least: both must be numbers */
-    const double scale_most = s->dtype == BURST_F64 ? 1e300 : 1e38, scale_least = 1 / scale_most * 100;
+    const double scale_most = s->dtype == BURST_F64 ? 1e300 : 1e38,
+                 scale_least = s->dtype == BURST_F64 ? 1e-298 : 1e-36;
     if (!isfinite(s->scale) || fabs(s->scale) > scale_most || fabs(s->scale) < scale_least)
         return base_fail(BURST_INVALID, "scale is %g: expected %g to %g in size (0: 1 / sqrt(head_dim))", s->scale,
                          scale_least, scale_most);

@@ -423,21 +423,40 @@ static void test_statistics_beat_lse(void **state) {
     run_free(&wide);
 }
 
+/* ---- sinks beyond all scores ------------------------------------------------------------------------------------- */
+
+/* The second row sees no key: o = 0 and lse = the sink, whatever it is. The first has what the sink leaves it. */
+static void test_extreme_sinks(void **state) {
+    static const float sinks[] = {3e10f, 1e11f, 1e15f, 1e30f, -1e11f, -1e30f, INFINITY, -INFINITY, NAN};
+    static const burst_isa isas[] = {BURST_ISA_SCALAR, BURST_ISA_AUTO};
+    (void)state;
+    for (size_t n = 0; n < 2 * sizeof sinks / sizeof *sinks; n++) {
+        const float sink = sinks[n / 2];
+        run r;
+        run_make("b1h1n2k4d8:slices=0-1x0-4:sink", 1, isas[n % 2], &r);
+        ((float *)r.data.sink)[0] = sink;
+        run_both(&r);
+        const float *lse = r.data.lse;
+        assert_true(isnan(sink) ? isnan(lse[1]) : lse[1] == sink);
+        for (int x = 0; x < 8; x++) {
+            assert_true(data_at(&r.data.o, 0, 1, 0, x) == 0 && data_at(&r.data.d_q, 0, 1, 0, x) == 0);
+            if (sink > 0) assert_true(data_at(&r.data.o, 0, 0, 0, x) == 0 && data_at(&r.data.d_q, 0, 0, 0, x) == 0);
+        }
+        assert_true(sink > 0 ? lse[0] == sink : sink < 0 ? isfinite(lse[0]) : isnan(lse[0]));
+        if (!isnan(sink)) assert_true(isfinite(((const float *)r.data.d_sink)[0]));
+        run_free(&r);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear_in_v),
-        cmocka_unit_test(test_values_conserve),
-        cmocka_unit_test(test_permuted_keys),
-        cmocka_unit_test(test_split_and_fold),
-        cmocka_unit_test(test_hidden_tokens_never_leak),
-        cmocka_unit_test(test_future_never_leaks),
-        cmocka_unit_test(test_decode_never_leaks),
-        cmocka_unit_test(test_rows_without_keys),
-        cmocka_unit_test(test_no_queries),
-        cmocka_unit_test(test_finite_differences),
-        cmocka_unit_test(test_sink_takes_all),
-        cmocka_unit_test(test_negative_slopes),
-        cmocka_unit_test(test_statistics_beat_lse),
+        cmocka_unit_test(test_extreme_sinks),      cmocka_unit_test(test_linear_in_v),
+        cmocka_unit_test(test_values_conserve),    cmocka_unit_test(test_permuted_keys),
+        cmocka_unit_test(test_split_and_fold),     cmocka_unit_test(test_hidden_tokens_never_leak),
+        cmocka_unit_test(test_future_never_leaks), cmocka_unit_test(test_decode_never_leaks),
+        cmocka_unit_test(test_rows_without_keys),  cmocka_unit_test(test_no_queries),
+        cmocka_unit_test(test_finite_differences), cmocka_unit_test(test_sink_takes_all),
+        cmocka_unit_test(test_negative_slopes),    cmocka_unit_test(test_statistics_beat_lse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -113,7 +113,6 @@ burst_status ring_run(ring *r) {
             status = compute(r, step, NULL, NULL);
         if (status == BURST_OK && t < r->plan->ranks - 1) status = wait_for(r, &r->read_in[t + 1]);
     }
-    if (status == BURST_OK) flight_round(&r->flight, r->route->count);
     if (status == BURST_OK) status = expect_writes(r, r->plan->ranks);
     if (status == BURST_OK) status = wait_for(r, &r->write_in[r->plan->ranks]);
     flight_account(&r->flight);

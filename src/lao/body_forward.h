@@ -73,6 +73,8 @@ static size_t forward_partial(const lao *local) {
     return state_carve(local, NULL, &s);
 }
 
+#define BEYOND 1100 /* 2^-1100 is 0, in double too */
+
 /* c: what makes a raw score an exponent. */
 static double score_factor(const lao *local) {
     if (local->shape.softcap > 0 || local->shape.alibi) return UNIT; /* modify() has done the rest */
@@ -139,12 +141,14 @@ static void finish_row(const lao *local, const lao_forward_args *args, int64_t b
     double factor = 1, none = -INFINITY; /* none: lse of a row without weight */
     if (local->shape.sink) {
         const double sink = (double)((const real *)args->sink)[h] * UNIT;
-        const double top = sink > m * c ? (double)(real)(sink / c) : m;
-        if (isnan(sink)) {
+        if (sum == 0 && m == -INFINITY) { /* no key: the sink alone, whatever it is */
+            none = sink;
+        } else if (isnan(sink)) {
             sum = sink;
-        } else if (top == INFINITY && m < INFINITY) { /* beyond any score: the sink takes all */
+        } else if (sink - m * c > BEYOND && !isnan(sum)) { /* no score counts beside it */
             factor = 0, sum = 0, none = sink;
-        } else if (top > -INFINITY) {
+        } else {
+            const double top = sink > m * c ? (double)(real)(sink / c) : m;
             factor = base_exp((m - top) * c);
             sum = sum * factor + base_exp(sink - top * c);
             m = top;
