@@ -227,7 +227,7 @@ static void test_cancel_half_way(void **state) {
     options.progress_user = &w;
     options.cancel = &cancel;
     options.isa = BURST_ISA_SCALAR;
-    options.threads = 5;
+    options.threads = 3;
     bench b = bench_make(HALF_WAY, &options, 0);
     for (int pass = 0; pass < 2; pass++) {
         w.last = 0;

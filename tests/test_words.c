@@ -256,7 +256,7 @@ static void every_mask_modifier_and_type(void **state) {
 static void every_dimension(void **state) {
     (void)state;
     batch b = {0, 0};
-    for (int d = 1; d <= 512; d += is_long || d < 140 ? 1 : 7) {
+    for (int d = 1; d <= 512; d += is_long || (d < 140 && !over_ranks) ? 1 : 7) {
         char text[100];
         int v = d % 3 == 0 ? d : 513 - d;
         sprintf(text, "b1h2n29k41d%dv%d%s:%s", d, v, d % 2 ? ":causal" : "", dtypes[d / 2 % 4]);
@@ -271,7 +271,7 @@ static void every_dimension(void **state) {
 static void every_small_length(void **state) {
     (void)state;
     batch b = {0, 0};
-    int step = is_long ? 1 : 3;
+    int step = is_long ? 1 : over_ranks ? 6 : 3;
     for (int n = 0; n <= 50; n += n < 10 ? 1 : step)
         for (int k = 0; k <= 50; k += k < 10 ? 1 : step) {
             char text[100];
