@@ -122,7 +122,7 @@ static void test_custom_conforms(void **state) {
 
 /* ---- calls that fail --------------------------------------------------------------------------------------------- */
 
-enum { TOKENS = 120, LONG = 6000, HEADS = 2, DIM = 8 };
+enum { TOKENS = 120, LATE = 1500, LONG = 6000, HEADS = 2, DIM = 8 };
 
 /* One rank of a small problem, with a fault of its own. */
 typedef enum fault {
@@ -169,7 +169,7 @@ static void cancel_later(void *user, double done) {
 
 static void sleep_later(void *user, double done) {
     member *m = user;
-    if (done > 0.1 && m->pulses++ == 0) usleep((useconds_t)(m->scene->timeout * 3e6));
+    if (done < 1 && m->pulses++ == 0) usleep((useconds_t)(m->scene->timeout * 3e6));
 }
 
 static burst_status run_calls(burst_plan *plan, member *m) {
@@ -211,7 +211,9 @@ static burst_status play_on(burst_transport *t, member *m) {
     burst_plan *plan = NULL;
     problem.q_heads = HEADS;
     const bool late = s->fault == FAULT_CANCEL_LATE || s->fault == FAULT_STALL_LATE;
-    problem.q_tokens = problem.k_tokens = late ? LONG : TOKENS;
+    problem.q_tokens = problem.k_tokens = s->fault == FAULT_CANCEL_LATE ? LONG
+                                          : late                        ? LATE
+                                                                        : TOKENS; /* LATE: others wait soon */
     problem.head_dim = guilty && s->fault == FAULT_PROBLEM ? DIM + 1 : DIM;
     options.threads = guilty && s->fault == FAULT_OPTIONS ? -1 : 1;
     if (guilty && s->fault == FAULT_SCALAR) options.isa = BURST_ISA_SCALAR;
@@ -385,7 +387,7 @@ static void test_a_late_stall_is_named(void **state) {
     (void)state;
     for (int ranks = 2; ranks <= 4; ranks++)
         for (int custom = 0; custom < 2; custom++) {
-            scene s = {.ranks = ranks, .culprit = custom, .fault = FAULT_STALL_LATE, .timeout = 0.5, .custom = custom};
+            scene s = {.ranks = ranks, .culprit = custom, .fault = FAULT_STALL_LATE, .timeout = 0.6, .custom = custom};
             run_scene(&s);
             for (int r = 0; r < ranks; r++) {
                 assert_true(s.status[r] == BURST_PEER || s.status[r] == BURST_TRANSPORT);
