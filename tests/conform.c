@@ -18,17 +18,27 @@ static void expect(conform *c, bool right, const char *what) {
     printf("rank %d of %d: %s: %s\n", c->t->rank, c->t->size, what, burst_last_error());
 }
 
-static unsigned char pattern(int from, int channel, size_t n) {
-    return (unsigned char)(31u * (unsigned)from + 7u * (unsigned)channel + 13u * (unsigned)(n % 251) + 1u);
+enum { PERIOD = 251 };
+
+/* Bytes that tell whose they are, on which channel and where: in blocks of a prime length. */
+static void make_block(unsigned char block[PERIOD], int from, int channel) {
+    for (unsigned n = 0; n < PERIOD; n++)
+        block[n] = (unsigned char)(31u * (unsigned)from + 7u * (unsigned)channel + 13u * n + 1u);
 }
 
+static size_t block_bytes(size_t at, size_t bytes) { return bytes - at < PERIOD ? bytes - at : PERIOD; }
+
 static void fill(unsigned char *data, size_t bytes, int from, int channel) {
-    for (size_t n = 0; n < bytes; n++) data[n] = pattern(from, channel, n);
+    unsigned char block[PERIOD];
+    make_block(block, from, channel);
+    for (size_t at = 0; at < bytes; at += PERIOD) memcpy(data + at, block, block_bytes(at, bytes));
 }
 
 static bool is_filled(const unsigned char *data, size_t bytes, int from, int channel) {
-    for (size_t n = 0; n < bytes; n++)
-        if (data[n] != pattern(from, channel, n)) return false;
+    unsigned char block[PERIOD];
+    make_block(block, from, channel);
+    for (size_t at = 0; at < bytes; at += PERIOD)
+        if (memcmp(data + at, block, block_bytes(at, bytes)) != 0) return false;
     return true;
 }
 

@@ -43,6 +43,8 @@ static const double attend_seconds = 0.001;
 static const double grace_share = 0.25, grace_least = 0.05, grace_most = 5;
 /* For telling all that this rank has failed, at most. */
 static const double alarm_seconds = 0.5;
+/* For hearing why another has left. */
+static const double reason_seconds = 0.25;
 
 enum { YIELDS = 64, NAP_LEAST = 20000, NAP_MOST = 400000 }; /* nanoseconds */
 
@@ -162,13 +164,18 @@ burst_status transport_attend(burst_transport *t) {
     return read_notes(t);
 }
 
-/* A rank that could not be reached may itself have told who was the first to fail. */
+/* A rank that could not be reached may itself have told who was the first to fail. Or it has left because it was told, and
+ * the same word is still on its way here: he who fails tells one after the other. */
 static burst_status heard_before(burst_transport *t, burst_status status) {
     char sentence[sizeof t->why];
     if (status != BURST_TRANSPORT && status != BURST_PEER) return status;
     snprintf(sentence, sizeof sentence, "%s", burst_last_error());
-    if (read_notes(t) != BURST_OK) return t->broken;
-    return base_fail(status, "%s", sentence);
+    const double until = base_seconds() + (status == BURST_PEER ? reason_seconds : 0);
+    for (int64_t tries = 0;; tries++) {
+        if (read_notes(t) != BURST_OK) return t->broken;
+        if (base_seconds() >= until) return base_fail(status, "%s", sentence);
+        nap(tries);
+    }
 }
 
 burst_status transport_fail(burst_transport *t, burst_status status) {
