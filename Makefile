@@ -11,7 +11,7 @@ sources = $(shell find include src cli tests examples bench -name '*.[ch]')
 # Under the sanitizers: not the longest; under tsan also not what has no threads of its own.
 ASAN_SKIP ?= ^test_words
 TSAN_SKIP ?= ^(test_words|test_words_ranks|words_list|test_mask|test_overlap|test_isa|test_properties)$$
-AARCH64_SKIP ?= ^(test_words|test_words_ranks|test_mask|test_overlap|test_ring|test_exchange|test_transport)$$
+AARCH64_SKIP ?= ^(test_words|test_words_ranks|test_mask|test_overlap|test_ring|test_routes|test_exchange|test_transport|test_faults)$$
 
 .PHONY: all demo check check-long asan tsan format check-format check-aarch64 peers hosts experiments install clean help
 

@@ -3,6 +3,15 @@
 
 #include <stdio.h>
 
+burst_options ranks_options(burst_partition partition, burst_side forward, burst_side backward) {
+    burst_options o = BURST_OPTIONS_INIT;
+    o.threads = 1;
+    o.partition = partition;
+    o.side_forward = forward, o.side_backward = backward;
+    o.timeout = 20;
+    return o;
+}
+
 typedef struct team {
     ranks_result *out;
     const burst_options *options;

@@ -25,6 +25,9 @@ typedef struct ranks_result {
     double d_sink[RANKS_MOST];           /* of head 0, as bits */
 } ranks_result;
 
+/* One thread a rank, and not for ever. */
+burst_options ranks_options(burst_partition partition, burst_side forward, burst_side backward);
+
 /* Called in each rank between plan and calls, to change the inputs; NULL: nothing. */
 typedef void (*ranks_change)(const word *word, share *mine, void *user);
 
