@@ -353,7 +353,8 @@ def markdown(results, about):
     lines = ["# Burst beside PyTorch", "",
              f"Burst {about['burst']} ({about['isa']}), PyTorch {about['torch']}, {about['processor']}; "
              f"{about['layout']} buffers for both. ms and ratio from the best call of all turns, the ratio of medians "
-             "in brackets; the peer is the fastest way PyTorch offers. A ratio above 1 means that Burst is faster."
+             "in brackets; the peer is the fastest way PyTorch offers. A ratio above 1 means that Burst is faster; "
+             "the floor is the ratio that we want at least."
              + (" PyTorch's own tile kernels (AMX) die here of an illegal instruction, in any product of bf16 matrices: it "
                 f"runs with {LIMIT[0]}={LIMIT[1]}." if LIMITED else ""), "",
              "| row | pass | threads | Burst ms | PyTorch ms | ratio | floor | | peer |",

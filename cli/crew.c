@@ -24,8 +24,6 @@ int crew_is_mpi(void) { return processes.mpi; }
 
 int crew_processes(void) { return processes.size; }
 
-int crew_prints(void) { return processes.rank == 0; }
-
 /* ---- threads ----------------------------------------------------------------------------------------------------- */
 
 /* What a member offers to the one before it. */

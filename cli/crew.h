@@ -17,7 +17,6 @@ void crew_close(void);
 void crew_give_up(const char *word, const char *sentence);
 int crew_is_mpi(void);
 int crew_processes(void); /* under MPI; else 1 */
-int crew_prints(void);    /* 1 in the process that does */
 
 typedef struct crew_member {
     int rank, size;

@@ -149,7 +149,7 @@ int command_demo(const command_options *options) {
     if (bad) return bad;
     watch state = {0, 0, 0};
     demo d = {.word = &w,
-              .how = {options->plan, options->seed, options->forward_only, options->from_lse, NULL, NULL},
+              .how = {options->plan, options->seed, options->forward_only, 0, NULL, NULL},
               .ranks = demo_ranks(options)};
     char *canonical = word_text(&w);
     printf("%s: attention over %lld tokens, %lld heads, %d rank%s, forward%s\n", canonical, (long long)w.n,

@@ -55,9 +55,9 @@ void command_usage(void) {
         "\n"
         "A word: b1h8g2n4096k8192d64v128:part:part... (batch, query heads, kv heads, query tokens, key tokens,\n"
         "head dim, value dim; g, k and v default to h, n and d). Parts, in any order:\n"
-        "  f32 bf16 f16 f64  causal  window=L/R  prefix=P  sinktokens=S  align=start  docs=A/B/...  kdocs=A/B/...\n"
+        "  f32 bf16 f16 f64  causal  window=L/R  prefix=P  sinktokens=S  align=start|end  docs=A/B/...  kdocs=A/B/...\n"
         "  blocks=SIZE/PROBABILITY  lengths=A/B/...  klengths=A/B/...  shared=QUESTION/ANSWER/...\n"
-        "  slices=q0-q1xk0-k1@lo..hi,...  softcap=C  alibi  sink  scale=X  amp=X  layout=bhnd  layout=qkv\n"
+        "  slices=q0-q1xk0-k1@lo..hi,...  softcap=C  alibi  sink  scale=X  amp=X  layout=bnhd|bhnd|qkv\n"
         "\n"
         "Exit codes: 0 fine, 1 check failed, 2 usage or a refused problem, 3 run-time error.\n",
         stdout);

@@ -7,42 +7,42 @@
 #define RING BURST_STRATEGY_RING
 
 const system_kind systems[SYSTEMS] = {
-    {.name = "flash", .about = "one rank holds all, the others idle", .alone = 1},
-    {.name = "rsa", .about = "the first RingAttention: whole rows of scores", .rival = RIVAL_RSA},
+    {.name = "flash", .alone = 1},       /* one rank holds all, the others idle */
+    {.name = "rsa", .rival = RIVAL_RSA}, /* the first RingAttention: whole rows of scores */
     {.name = "ring",
-     .about = "blockwise RingAttention: contiguous, K side both ways",
+     /* blockwise RingAttention: contiguous, K side both ways */
      .partition = BURST_PARTITION_CONTIGUOUS,
      .side_forward = BURST_SIDE_K,
      .side_backward = BURST_SIDE_K,
      .strategy = RING},
     {.name = "ring-zigzag",
-     .about = "the same, zigzag",
+     /* the same, zigzag */
      .partition = BURST_PARTITION_ZIGZAG,
      .side_forward = BURST_SIDE_K,
      .side_backward = BURST_SIDE_K,
      .strategy = RING},
     {.name = "ring-striped",
-     .about = "the same, striped",
+     /* the same, striped */
      .partition = BURST_PARTITION_STRIPED,
      .side_forward = BURST_SIDE_K,
      .side_backward = BURST_SIDE_K,
      .strategy = RING},
-    {.name = "burst", .about = "what the plan chooses", .strategy = RING},
+    {.name = "burst", .strategy = RING}, /* what the plan chooses */
     {.name = "burst-q",
-     .about = "as in the paper: K side forward, Q side backward",
+     /* as in the paper: K side forward, Q side backward */
      .side_forward = BURST_SIDE_K,
      .side_backward = BURST_SIDE_Q,
      .strategy = RING},
     {.name = "burst-o",
-     .about = "burst-q, sending O instead of D",
+     /* burst-q, sending O instead of D */
      .side_forward = BURST_SIDE_K,
      .side_backward = BURST_SIDE_Q,
      .strategy = RING,
      .send_o = 1},
-    {.name = "burst-gao", .about = "burst-q without local tiles: scores of a round are stored", .rival = RIVAL_GAO},
-    {.name = "burst-serial", .about = "burst without overlap", .strategy = RING, .no_overlap = 1},
-    {.name = "gather", .about = "all-gather of K and V", .strategy = BURST_STRATEGY_GATHER},
-    {.name = "ulysses", .about = "all-to-all over heads", .strategy = BURST_STRATEGY_ULYSSES},
+    {.name = "burst-gao", .rival = RIVAL_GAO}, /* burst-q without local tiles: scores of a round are stored */
+    {.name = "burst-serial", .strategy = RING, .no_overlap = 1}, /* burst without overlap */
+    {.name = "gather", .strategy = BURST_STRATEGY_GATHER},       /* all-gather of K and V */
+    {.name = "ulysses", .strategy = BURST_STRATEGY_ULYSSES},     /* all-to-all over heads */
 };
 
 const system_kind *system_find(const char *name, size_t length) {

@@ -6,7 +6,7 @@
 #include "rival.h"
 
 typedef struct system_kind {
-    const char *name, *about;
+    const char *name;
     int alone;        /* one rank holds all, the others idle */
     rival_kind rival; /* not the library's */
     burst_partition partition;

@@ -11,7 +11,8 @@
  *   transport  one rank's end of the lines to the others. NULL, or "self": one rank, this process.
  *   plan       a problem made ready on this machine: kernels, tiles, threads, all memory. It serves any number of
  *              forward and backward calls in any order (many layers, one plan), one call at a time; different plans may
- *              run at the same time. Nothing is allocated after it is made.
+ *              run at the same time. Nothing is allocated after it is made (over MPI, ranks of one node see each other's
+ *              memory from the first call on, and MPI does as it likes).
  *   status     every function that can fail returns one; burst_last_error() has the sentence, per thread.
  *
  * WHAT IS COMPUTED, for query q and key k of one batch row, query head h, kv head h / (H / G):
@@ -46,7 +47,7 @@
  *   burst_plan_free(plan);
  *   burst_mask_free(mask);
  *
- * STRUCTS the caller fills start with struct_size and have an _INIT; 0 means "choose for me". free(NULL) is fine.
+ * STRUCTS that start with struct_size have an _INIT; 0 means "choose for me" where nothing else is said. free(NULL) is fine.
  */
 #ifndef BURST_H
 #define BURST_H
@@ -201,7 +202,7 @@ typedef struct burst_problem {
 
 /* A transport is one rank's end of the lines to all ranks. Plans over it are used by one thread at a time, and all ranks
  * make the same plans and the same calls in the same order. A call that any rank refuses, or that ranks disagree about, fails
- * on all before anything is sent, and nothing is lost. When a rank fails in the midst of a call, or a call was cancelled, every
+ * on all before anything is sent, and nothing is lost. When a rank fails or is cancelled in the midst of a call, every
  * rank's call returns an error and the transport is broken: its plans and itself accept nothing but free. */
 typedef struct burst_transport burst_transport;
 
@@ -248,7 +249,8 @@ typedef struct burst_carrier {
 
 /* For a carrier's functions: the sentence of a failure. Returns the status. */
 BURST_API burst_status burst_carrier_fail(burst_status status, const char *sentence);
-/* here: how many of the ranks, this one among them, share the cores that this process may use; 0: 1. */
+/* here: how many of the ranks, this one among them, share the cores that this process may use; 0: 1. If it fails, `close` is
+ * not called: self stays the caller's. */
 BURST_API burst_status burst_transport_create_custom(const burst_carrier *carrier, void *self, int rank, int size,
                                                      int here, burst_transport **transport);
 BURST_API int burst_transport_rank(const burst_transport *transport);
@@ -303,7 +305,7 @@ typedef struct burst_options {
     void (*progress)(void *user, double done);
     void *progress_user;
     const volatile int *cancel; /* if it becomes non-zero, the call returns BURST_CANCELLED within a few tiles */
-    /* With more than one rank; all ranks must say the same, but for the timeout: */
+    /* With more than one rank; these, and passes, must be the same on all, but for the timeout: */
     burst_partition partition;
     burst_side side_forward, side_backward;
     int no_overlap;       /* 1: wait for every message before computing on; to see what overlap is worth */
@@ -322,7 +324,8 @@ typedef struct burst_options {
 typedef struct burst_plan burst_plan;
 
 /* transport NULL: one rank, self. options NULL: all chosen. With more than one rank all of them call this with the same
- * problem (the whole one) and options, and all succeed or all fail: BURST_MISMATCH says what differs. */
+ * problem (the whole one), passes and options over ranks, and all succeed or all fail: BURST_MISMATCH says what differs.
+ * Threads, tiles, memory limit, timeout, progress and cancel are each rank's own. */
 BURST_API burst_status burst_plan_create(const burst_problem *problem, burst_transport *transport,
                                          const burst_options *options, burst_plan **plan);
 BURST_API void burst_plan_free(burst_plan *plan);

@@ -18,7 +18,7 @@ fail() {
 }
 
 start() { # a job of 3 ranks that computes for a while
-    "$@" -n 3 "$burst" check b1h8n16384d128:causal --threads 1 --timeout 4 --seed "$seed" >"$work/out" 2>&1 &
+    "$@" -n 3 "$burst" check b1h8n16384d128:causal --threads 1 --timeout 6 --seed "$seed" >"$work/out" 2>&1 &
     job=$!
     for ((n = 0; n < 100; n++)); do
         sleep 0.1
@@ -47,7 +47,7 @@ victim() { for pid in $(ours); do [ "$(rank_of "$pid")" = "$1" ] && echo "$pid";
 
 start "$@"
 kill -STOP "$(victim 1)"
-for ((n = 0; n < 150; n++)); do
+for ((n = 0; n < 250; n++)); do
     grep -q 'rank 1 has stalled' "$work/out" && break
     sleep 0.1
 done

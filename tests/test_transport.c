@@ -141,6 +141,13 @@ static void test_a_dry_plan_only_tells(void **state) {
     assert_int_equal(burst_plan_create(&problem, t, NULL, &plan), BURST_UNSUPPORTED);
     assert_non_null(strstr(burst_last_error(), "ALiBi distances are 32 bit"));
     burst_transport_free(t);
+    problem.alibi = NULL, problem.q_tokens = problem.k_tokens = 1 << 24; /* one rank, too */
+    assert_int_equal(burst_transport_create_dry(0, 1, &t), BURST_OK);
+    assert_int_equal(burst_plan_create(&problem, t, NULL, &plan), BURST_OK);
+    assert_true(base_live_bytes() < 1 << 24);
+    assert_int_equal(burst_forward(plan, &args), BURST_UNSUPPORTED);
+    burst_plan_free(plan);
+    burst_transport_free(t);
 }
 
 int main(void) {

@@ -124,7 +124,7 @@ burst_status plan_create(const plan_request *request, burst_plan **result) {
                              .progress = request->progress,
                              .progress_user = request->progress_user,
                              .cancel = request->cancel};
-        plan->options.dry = ranks > 1 && t->dry;
+        plan->options.dry = t && t->dry;
         plan->lends = request->lends;
         status = fill_plan(plan, full ? full : request->mask, request);
     }

@@ -144,7 +144,7 @@ struct burst_plan {
     double timeout, balance;
     float *alibi;
     lao_rect *rects;
-    size_t rect_count, slice_count, list_count; /* list_count: 1, or one per batch row */
+    size_t slice_count, list_count; /* list_count: 1, or one per batch row */
     lao_list *lists;
     int64_t pairs;    /* of the whole problem */
     size_t own_bytes; /* allocated here, without the local attention's and the ring's */

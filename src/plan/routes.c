@@ -162,7 +162,6 @@ static burst_status make_rects(burst_plan *plan, const burst_mask *mask, lao_rou
     plan->lists = plan->rects ? base_alloc(plan->local_count * rows * sizeof *plan->lists) : NULL;
     if (!plan->lists) return base_fail(BURST_MEMORY, "no memory for the plan's %zu rectangles", count);
     plan->own_bytes += bytes + plan->local_count * rows * sizeof *plan->lists;
-    plan->rect_count = count;
     count = n = 0;
     for (int pass = 0; pass < 2; pass++) {
         plan_route *route = &plan->routes[pass];

@@ -181,7 +181,6 @@ static burst_status make_rects(burst_plan *plan, const burst_mask *mask) {
     plan->lists = plan->rects ? base_alloc(2 * rows * sizeof *plan->lists) : NULL; /* the second half: nothing */
     if (!plan->lists) return base_fail(BURST_MEMORY, "no memory for the plan's %zu rectangles", count);
     plan->own_bytes += bytes + 2 * rows * sizeof *plan->lists;
-    plan->rect_count = count;
     count = 0;
     int64_t pairs = 0;
     for (size_t row = 0; row < rows; row++) {

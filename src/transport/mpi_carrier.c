@@ -502,15 +502,26 @@ static burst_status check_mpi(MPI_Comm comm, burst_transport **transport) {
     return BURST_OK;
 }
 
+/* Errors come back as codes, of the duplicate and of making it; the caller's handler is often one that aborts. */
+static int duplicate(MPI_Comm comm, MPI_Comm *own) {
+    MPI_Errhandler before;
+    MPI_Comm_get_errhandler(comm, &before);
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    const int code = MPI_Comm_dup(comm, own);
+    if (code == MPI_SUCCESS) MPI_Comm_set_errhandler(*own, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(comm, before);
+    MPI_Errhandler_free(&before);
+    return code;
+}
+
 burst_status burst_transport_create_mpi(MPI_Comm comm, burst_transport **transport) {
     burst_carrier carrier = BURST_CARRIER_INIT;
     burst_status status = check_mpi(comm, transport);
     MPI_Comm own;
     int rank = 0, size = 1;
     if (status != BURST_OK) return status;
-    if (MPI_Comm_dup(comm, &own) != MPI_SUCCESS)
+    if (duplicate(comm, &own) != MPI_SUCCESS)
         return burst_carrier_fail(BURST_TRANSPORT, "the communicator cannot be duplicated");
-    MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN);
     MPI_Comm_rank(own, &rank);
     MPI_Comm_size(own, &size);
     mpi_end *e = end_create(own, size);
@@ -529,10 +540,10 @@ burst_status burst_transport_create_mpi(MPI_Comm comm, burst_transport **transpo
     int fine = status == BURST_OK, all_fine = 0;
     MPI_Allreduce(&fine, &all_fine, 1, MPI_INT, MPI_MIN, own);
     if (all_fine) return BURST_OK;
-    if (fine) { /* another rank has no memory for its transport */
+    if (fine) {
         burst_transport_free(*transport);
         *transport = NULL;
-        return burst_carrier_fail(BURST_PEER, "another rank has no memory for its transport");
+        return burst_carrier_fail(BURST_MEMORY, "no memory for the transport of some other rank");
     }
     end_free(e);
     MPI_Comm_free(&own);

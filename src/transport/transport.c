@@ -17,7 +17,6 @@ burst_status transport_create(const burst_carrier *carrier, void *self, int rank
     if (!t) return base_fail(BURST_MEMORY, "no memory for the %zu bytes of a transport", sizeof *t);
     *t = (burst_transport){.rank = rank, .size = size, .here = here, .self = self, .round = -1, .broken = BURST_OK};
     if (carrier) t->carrier = *carrier;
-    t->dry = !carrier && size > 1;
     const burst_status status = carrier && size > 1 ? transport_watch_open(t) : BURST_OK;
     if (status != BURST_OK) {
         base_free(t);
@@ -41,8 +40,10 @@ burst_status burst_transport_create_self(burst_transport **transport) {
 }
 
 burst_status burst_transport_create_dry(int rank, int size, burst_transport **transport) {
-    const burst_status status = check_place(transport, rank, size);
-    return status == BURST_OK ? transport_create(NULL, NULL, rank, size, size, transport) : status;
+    burst_status status = check_place(transport, rank, size);
+    if (status == BURST_OK) status = transport_create(NULL, NULL, rank, size, size, transport);
+    if (status == BURST_OK) (*transport)->dry = true;
+    return status;
 }
 
 static burst_status check_carrier(const burst_carrier *c) {
@@ -115,7 +116,7 @@ static burst_status explain(const burst_transport *t, const transport_request *r
 
 burst_status transport_send(burst_transport *t, int peer, int channel, const void *data, size_t bytes,
                             transport_request *r) {
-    *r = (transport_request){.posted = true, .peer = peer, .channel = channel, .bytes = bytes, .since = base_seconds()};
+    *r = (transport_request){.posted = true, .peer = peer, .channel = channel, .bytes = bytes};
     base_fail(BURST_OK, "%s", "");
     const burst_status status = t->carrier.send(t->self, peer, channel, data, bytes, &r->ticket);
     if (status != BURST_OK) {
@@ -135,8 +136,7 @@ burst_status transport_receive(burst_transport *t, int peer, int channel, void *
                              .peer = peer,
                              .channel = channel,
                              .data = data,
-                             .bytes = bytes,
-                             .since = base_seconds()};
+                             .bytes = bytes};
     base_fail(BURST_OK, "%s", "");
     const burst_status status = data ? t->carrier.receive(t->self, peer, channel, data, bytes, &r->ticket)
                                      : t->carrier.borrow(t->self, peer, channel, bytes, &r->ticket);

@@ -26,7 +26,6 @@ typedef struct transport_request {
     uint64_t ticket; /* the carrier's */
     void *data;      /* a receive that is done: where the bytes are */
     size_t bytes;
-    double since; /* when it was posted */
 } transport_request;
 
 typedef struct transport_traffic {
@@ -93,7 +92,8 @@ burst_status transport_agree(burst_transport *t, const void *mine, size_t bytes,
 const void *transport_record(const burst_transport *t, int rank, size_t bytes);
 /* Between tiles: answers whoever asks whether this rank is alive; not OK if another rank has failed. */
 burst_status transport_attend(burst_transport *t);
-/* This rank has failed (its sentence is set): tells every rank, and the transport is broken. Returns `status`. */
+/* This rank has failed (its sentence is set): tells every rank, and the transport is broken. Returns `status`;
+ * or, if another rank was heard to have failed before, what that one said. */
 burst_status transport_fail(burst_transport *t, burst_status status);
 /* OK, or what broke it. */
 burst_status transport_check(const burst_transport *t);
