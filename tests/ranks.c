@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "base.h"
+
 burst_options ranks_options(burst_partition partition, burst_side forward, burst_side backward) {
     burst_options o = BURST_OPTIONS_INIT;
     o.threads = 1;
@@ -76,4 +78,9 @@ void ranks_free(ranks_result *r) {
 void ranks_assert_ok(const char *text, const ranks_result *r, int ranks) {
     for (int n = 0; n < ranks; n++)
         if (r->status[n]) fail_msg("%s, rank %d of %d: %s", text, n, ranks, r->sentence[n]);
+}
+
+void ranks_assert_nothing_left(void) {
+    assert_int_equal(base_live_allocations(), 0);
+    assert_int_equal(base_live_bytes(), 0);
 }

@@ -36,5 +36,7 @@ void ranks_run(const char *text, int ranks, const burst_options *options, ranks_
 void ranks_free(ranks_result *r);
 /* All ranks OK, else the test fails with the first sentence. */
 void ranks_assert_ok(const char *text, const ranks_result *r, int ranks);
+/* The library holds no memory. */
+void ranks_assert_nothing_left(void);
 
 #endif

@@ -7,11 +7,6 @@
 #include "meddler.h"
 #include "ranks.h"
 
-static void assert_nothing_left(void) {
-    assert_int_equal(base_live_allocations(), 0);
-    assert_int_equal(base_live_bytes(), 0);
-}
-
 enum { TOKENS = 120, LATE = 1500, LONG = 6000, HEADS = 2, DIM = 8 };
 
 /* One rank of a small problem, with a fault of its own. */
@@ -162,7 +157,7 @@ static void check_scene(scene s, burst_status own) {
         }
         assert_int_equal(one.broke, 0);
     }
-    assert_nothing_left();
+    ranks_assert_nothing_left();
 }
 
 static void test_a_refusal_is_everybodys(void **state) {
@@ -196,7 +191,7 @@ static void test_cancel_on_one_rank(void **state) {
                     assert_int_equal(s.status[r], r == s.culprit ? BURST_CANCELLED : BURST_PEER);
                 assert_true(s.seconds[r] < 5);
             }
-            assert_nothing_left();
+            ranks_assert_nothing_left();
         }
     }
     assert_true(cancelled > 10);
@@ -215,7 +210,7 @@ static void test_mismatch_is_told(void **state) {
                 assert_string_equal(s.sentence[r], wanted);
             }
         }
-    assert_nothing_left();
+    ranks_assert_nothing_left();
 }
 
 /* Scores of backward have to be those of forward, whoever computes them. */
@@ -236,7 +231,7 @@ static void test_ranks_sum_alike(void **state) {
         assert_int_equal(s.status[r], BURST_OK);
         assert_int_equal(s.isa[r], narrow ? BURST_ISA_AVX2 : BURST_ISA_AVX512);
     }
-    assert_nothing_left();
+    ranks_assert_nothing_left();
 }
 
 static void test_a_dead_rank_is_named(void **state) {
@@ -253,7 +248,7 @@ static void test_a_dead_rank_is_named(void **state) {
                     assert_true(s.seconds[r] < 10);
                 }
             }
-    assert_nothing_left();
+    ranks_assert_nothing_left();
 }
 
 static void test_a_stalled_rank_is_named(void **state) {
@@ -269,7 +264,7 @@ static void test_a_stalled_rank_is_named(void **state) {
             }
             assert_int_equal(s.broke, 0);
         }
-    assert_nothing_left();
+    ranks_assert_nothing_left();
 }
 
 /* In the midst of a pass: with the round and the channel. */
@@ -294,7 +289,7 @@ static void test_a_late_stall_is_named(void **state) {
             }
             assert_int_equal(s.broke, 0);
         }
-    assert_nothing_left();
+    ranks_assert_nothing_left();
     assert_true(stalled > 0 || RANKS_SANITIZED);
 }
 
@@ -343,7 +338,7 @@ static void test_every_post_can_fail(void **state) {
             assert_true(told > 0);
             assert_true(partial >= k - 2 * (ranks - 1)); /* two posts in each round of the agreement */
         }
-    assert_nothing_left();
+    ranks_assert_nothing_left();
 }
 
 int main(void) {

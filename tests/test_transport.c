@@ -5,11 +5,6 @@
 #include "meddler.h"
 #include "ranks.h"
 
-static void assert_nothing_left(void) {
-    assert_int_equal(base_live_allocations(), 0);
-    assert_int_equal(base_live_bytes(), 0);
-}
-
 /* ---- conformance ------------------------------------------------------------------------------------------------- */
 
 static burst_status conform_rank(burst_transport *t, void *user) {
@@ -25,7 +20,7 @@ static void test_threads_conform(void **state) {
         assert_int_equal(burst_threads_run(ranks, conform_rank, &wrong), BURST_OK);
         assert_int_equal(wrong, 0);
     }
-    assert_nothing_left();
+    ranks_assert_nothing_left();
 }
 
 static burst_status conform_custom(burst_transport *inner, void *user) {
@@ -45,7 +40,7 @@ static void test_custom_conforms(void **state) {
         assert_int_equal(burst_threads_run(ranks, conform_custom, &wrong), BURST_OK);
         assert_int_equal(wrong, 0);
     }
-    assert_nothing_left();
+    ranks_assert_nothing_left();
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -76,7 +71,7 @@ static void check_allocations(burst_strategy strategy) {
         base_fail_allocation(k);
         const burst_status started = burst_threads_run(3, make_plan, &team);
         base_fail_allocation(0);
-        assert_nothing_left();
+        ranks_assert_nothing_left();
         int failed = 0, memory = started == BURST_MEMORY;
         for (int r = 0; r < 3; r++) failed += team.status[r] != BURST_OK, memory += team.status[r] == BURST_MEMORY;
         if (!failed && started == BURST_OK) {
