@@ -305,15 +305,17 @@ static void backward_panel(const lao *local, const lao_backward_args *args, cons
 static void scatter_tile(const backward_work *w, panels p, int64_t tile, int64_t from, int64_t to, int64_t dims,
                          const real *prob, const real *b, real *c) {
     const int64_t padded = kv_pad(dims), all = p.count * PANEL, whole = p.rows / PANEL;
-    for (int64_t x = 0; x < padded; x += KV_DIMS) {
-        const real *rows = b + x / KV_DIMS * FORM_ROWS(all, KV_DIMS);
+    const int64_t next = FORM_ROWS(all, KV_DIMS); /* from one group of dims to the next */
+    for (int64_t x = 0, groups; x < padded; x += groups * KV_DIMS) {
+        const real *rows = b + x / KV_DIMS * next;
+        groups = padded - x < KV_GROUPS * KV_DIMS ? 1 : KV_GROUPS;
         for (int64_t key = from; key < to; key += KV_ROWS) {
             int64_t first = 0, last = p.count; /* panels that meet these keys */
             while (first < last && (w->high[first] <= key || w->low[first] >= key + KV_ROWS)) first++;
             while (first < last && (w->high[last - 1] <= key || w->low[last - 1] >= key + KV_ROWS)) last--;
             if (first == last) continue;
-            scatter(first, last, whole, last > whole ? panel_vectors(p, whole) * LANES : 0, tile, key, prob, rows,
-                    c + key * padded + x, padded);
+            scatter((int)groups, first, last, whole, last > whole ? panel_vectors(p, whole) * LANES : 0, tile, key,
+                    prob, rows, next, c + key * padded + x, padded);
         }
     }
 }

@@ -12,6 +12,7 @@
 #define PANEL (PANEL_VECTORS * LANES)
 #define GROUP 16 /* dims of a tile */
 #define KV_DIMS 32
+#define KV_GROUPS 1
 #define PARTS 3
 #define STEP 32 /* what one tile holds of what is summed over */
 
@@ -184,11 +185,12 @@ KERNEL void gather(int nv, int64_t n, int64_t dims, const real *p, const real *g
 }
 
 /* The parts' sums stand apart, in registers 0 to 5: six chains keep the unit busy, and small parts are added first. */
-KERNEL void scatter(int64_t first, int64_t last, int64_t whole, int64_t width, int64_t k_tile, int64_t key,
-                    const real *weights, const real *rows, real *c, int64_t padded) {
+KERNEL void scatter(int groups, int64_t first, int64_t last, int64_t whole, int64_t width, int64_t k_tile, int64_t key,
+                    const real *weights, const real *rows, int64_t next, real *c, int64_t padded) {
     const int64_t jump = k_tile * STEP / 2, wide = 2 * KV_DIMS * (int64_t)sizeof(brief);
     real sums[2 * PARTS][16 * LANES];
     (void)whole, (void)width; /* narrow panels are as wide as others, with 0 */
+    (void)groups, (void)next; /* one group */
     tiles_zero();
     T_ZERO(4);
     T_ZERO(5);
