@@ -137,7 +137,7 @@ INLINE ahead one_soon(const lao_block *heads, const lao_tensor *t, burst_dtype d
                       int64_t last) {
     const bool gaps = heads->heads > 1 && t->head != dims;
     ahead soon = ahead_keys(heads, t, dtype, dims * heads->heads, first, gaps ? first : last);
-    soon.near = heads->heads == 1;
+    soon.near = NEAR && heads->heads == 1;
     return soon;
 }
 
