@@ -21,7 +21,7 @@ void command_usage(void) {
         "  demo [WORD]     one long causal attention over ranks: forward, backward, checked on sampled rows\n"
         "\n"
         "  --threads N     threads of a rank (default: the cores this process may use, shared out among its ranks)\n"
-        "  --isa NAME      auto, scalar, avx2, avx512, amx or neon\n"
+        "  --isa NAME      auto, scalar, avx2, avx512, avx512bf16, amx or neon\n"
         "  --seed N        of the data and of blocks= (default 1)\n"
         "  --dtype TYPE    f32, bf16, f16 or f64, instead of the word's\n"
         "  --memory BYTES  limit of the plan's workspace; 4k, 4m and 4g are KiB, MiB and GiB. With bench\n"
@@ -103,7 +103,7 @@ static burst_status chosen(const command_options *options, burst_dtype dtype, bu
 static void supported(char *text, size_t size) {
     size_t used = 0;
     text[0] = '\0';
-    for (int isa = BURST_ISA_SCALAR; isa <= BURST_ISA_AMX; isa++)
+    for (int isa = BURST_ISA_SCALAR; isa <= BURST_ISA_AVX512BF16; isa++)
         if (burst_isa_supported((burst_isa)isa) && used < size)
             used += (size_t)snprintf(text + used, size - used, "%s%s", used ? " " : "", burst_isa_name((burst_isa)isa));
 }

@@ -80,11 +80,11 @@ static int set_dtype(command_options *o, const char *text) {
 }
 static int set_isa(command_options *o, const char *text) {
     if (strcmp(text, "auto") == 0) return o->plan.isa = BURST_ISA_AUTO, 0;
-    for (int isa = BURST_ISA_SCALAR; isa <= BURST_ISA_AMX; isa++) {
+    for (int isa = BURST_ISA_SCALAR; isa <= BURST_ISA_AVX512BF16; isa++) {
         const char *name = burst_isa_name((burst_isa)isa);
         if (name && strcmp(name, text) == 0) return o->plan.isa = (burst_isa)isa, 0;
     }
-    return refuse("--isa expects auto, scalar, avx2, avx512, amx or neon, not \"%s\"", text);
+    return refuse("--isa expects auto, scalar, avx2, avx512, avx512bf16, amx or neon, not \"%s\"", text);
 }
 /* A list of numbers; a benchmark takes them in turn. */
 static int set_ranks(command_options *o, const char *text) {

@@ -110,7 +110,8 @@ typedef enum burst_isa {
     BURST_ISA_NEON = 4,
     /* Tile registers for bf16; f32 and f16 take AVX-512 then. Linux gives them to a process that asks, for good: the first bf16
      * plan, or burst_isa_supported, asks, and from then on sigaltstack() wants AT_MINSIGSTKSZ bytes (some 12 KB). */
-    BURST_ISA_AMX = 5
+    BURST_ISA_AMX = 5,
+    BURST_ISA_AVX512BF16 = 6 /* dot products of bf16; f32 and f16 take AVX-512 then */
 } burst_isa;
 
 BURST_API const char *burst_isa_name(burst_isa isa); /* "avx2"; NULL if unknown */

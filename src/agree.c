@@ -34,7 +34,8 @@ static const field fields[] = {
     {"narrow_gradients", false, false},
     {"strategy", false, false},
     {"send_o", false, false},
-    {"the order in which isa sums scores (amx and scalar have their own: ask all ranks for the same isa)", false, true},
+    {"the order in which isa sums scores (amx, avx512bf16 and scalar have their own: ask all ranks for the same isa)",
+     false, true},
 };
 enum { FIELDS = sizeof fields / sizeof *fields };
 
@@ -109,22 +110,37 @@ static burst_status say_difference(int index, int rank, int64_t first, int64_t o
                      rank);
 }
 
+enum { COPIES = 1u, NO_TILES = 2u, NO_PAIRS = 4u }; /* what one rank says counts for all */
+
+/* The ways to sum bf16 that this rank cannot go, or must not because its set was asked for. */
+static unsigned isa_lacks(const plan_request *request) {
+    const lao_order order = lao_isa_order(request->local.isa, request->shape.dtype);
+    if (order == LAO_ORDER_PAIRS) return NO_TILES;
+    if (order != LAO_ORDER_TILES) return NO_TILES | NO_PAIRS;
+    return !request->isa_forced && lao_isa_runs(BURST_ISA_AVX512BF16) ? 0 : NO_PAIRS;
+}
+
+/* Machines of different kinds: nobody has asked for a set, so all take what every one has. */
+static burst_isa isa_for_all(const plan_request *request, unsigned flags) {
+    const lao_order order = lao_isa_order(request->local.isa, request->shape.dtype);
+    if (request->isa_forced || (order != LAO_ORDER_TILES && order != LAO_ORDER_PAIRS)) return request->local.isa;
+    if (order == LAO_ORDER_TILES && !(flags & NO_TILES)) return request->local.isa;
+    return flags & NO_PAIRS ? BURST_ISA_AVX512 : BURST_ISA_AVX512BF16;
+}
+
 burst_status request_agree(plan_request *request, burst_status checked) {
     burst_transport *t = request->transport;
     const transport_patience patience = {.timeout = request->timeout};
-    enum { COPIES = 1u, NO_TILES = 2u };
     unsigned flags = transport_lends(t, (t->rank + 1) % t->size) ? 0 : COPIES;
     for (int peer = 0; peer < t->size && request->strategy != BURST_STRATEGY_RING; peer++)
         if (peer != t->rank && !transport_lends(t, peer)) flags = COPIES; /* these talk to everybody */
-    if (lao_isa_order(request->local.isa, request->shape.dtype) != LAO_ORDER_TILES) flags |= NO_TILES;
+    flags |= isa_lacks(request);
     const gao_what what = {.kind = GAO_CREATE};
     burst_status status = gao_agree(t, &patience, checked, what, &flags);
     if (status != BURST_OK) return status;
     /* One link that copies wants its buffers back while others would still be reading them: all lend, or none. */
     request->lends = !(flags & COPIES);
-    /* Machines with and without tiles: nobody has asked for them, so all do without. */
-    if ((flags & NO_TILES) && request->local.isa == BURST_ISA_AMX && !request->isa_forced)
-        request->local.isa = BURST_ISA_AVX512;
+    request->local.isa = isa_for_all(request, flags);
     const card mine = card_of(request);
     status = transport_agree(t, &mine, sizeof mine, &patience);
     if (status != BURST_OK) return status;

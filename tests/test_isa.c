@@ -1,4 +1,4 @@
-/* test_isa.c - every instruction set that this machine runs, the test-only ones (16 lanes and tiles on AVX2) included: its
+/* test_isa.c - every instruction set that this machine runs, the test-only ones (16 lanes, tiles and pairs on AVX2) included: its
  * approximations within their stated bounds over the whole interval, its results beside the scalar set's, with forbidden pages behind every
  * buffer; and the same bits for any number of threads. */
 #include <math.h>
@@ -7,9 +7,10 @@
 #include "kernel.h"
 #include "run.h"
 
-enum { SETS = 7, X16 = 100, TILES = 101 };
-static const burst_isa sets[SETS] = {BURST_ISA_SCALAR, BURST_ISA_AVX2, BURST_ISA_AVX512, BURST_ISA_NEON,
-                                     BURST_ISA_AMX,    (burst_isa)X16, (burst_isa)TILES};
+enum { SETS = 9, X16 = 100, TILES = 101, PAIRS = 102 };
+static const burst_isa sets[SETS] = {BURST_ISA_SCALAR, BURST_ISA_AVX2,   BURST_ISA_AVX512,
+                                     BURST_ISA_NEON,   BURST_ISA_AMX,    BURST_ISA_AVX512BF16,
+                                     (burst_isa)X16,   (burst_isa)TILES, (burst_isa)PAIRS};
 
 static bool usable(burst_isa isa) {
     burst_isa chosen;
@@ -27,8 +28,8 @@ static void test_sets_are_there(void **state) {
     int count = 0;
     for (int i = 0; i < SETS; i++) count += usable(sets[i]);
 #if defined(__x86_64__)
-    assert_true(!base_cpu_runs(BURST_ISA_AVX2) ||
-                (usable(BURST_ISA_AVX2) && usable((burst_isa)X16) && usable((burst_isa)TILES)));
+    assert_true(!base_cpu_runs(BURST_ISA_AVX2) || (usable(BURST_ISA_AVX2) && usable((burst_isa)X16) &&
+                                                   usable((burst_isa)TILES) && usable((burst_isa)PAIRS)));
 #elif defined(__aarch64__)
     assert_true(usable(BURST_ISA_NEON));
 #endif
@@ -172,21 +173,28 @@ static void test_against_scalar(void **state) {
     }
 }
 
-/* The tiles in memory are those of the CPU, bit for bit: what the tests on other machines say holds for it. */
-static void test_tiles_are_alike(void **state) {
-    (void)state;
-    if (!usable(BURST_ISA_AMX) || !usable((burst_isa)TILES)) skip();
+/* A stand-in gives the bits of the CPU's own instruction: what the tests on other machines say holds for it. */
+static void assert_alike(burst_isa own, burst_isa stand_in) {
+    if (!usable(own) || !usable(stand_in)) skip();
     for (int n = 0; n < WORDS; n++) {
         if (!strstr(words[n], "bf16")) continue;
-        run real, memory;
-        run_make(words[n], 2, BURST_ISA_AMX, &real);
-        run_make(words[n], 2, (burst_isa)TILES, &memory);
+        run real, other;
+        run_make(words[n], 2, own, &real);
+        run_make(words[n], 2, stand_in, &other);
         run_both(&real);
-        run_both(&memory);
-        run_assert_same(&real, &memory);
+        run_both(&other);
+        run_assert_same(&real, &other);
         run_free(&real);
-        run_free(&memory);
+        run_free(&other);
     }
+}
+static void test_tiles_are_alike(void **state) {
+    (void)state;
+    assert_alike(BURST_ISA_AMX, (burst_isa)TILES);
+}
+static void test_pairs_are_alike(void **state) {
+    (void)state;
+    assert_alike(BURST_ISA_AVX512BF16, (burst_isa)PAIRS);
 }
 
 /* Other libraries of the process (PyTorch's) set up the tile registers of a thread once and expect them to stay so. */
@@ -261,6 +269,7 @@ int main(void) {
         cmocka_unit_test(test_tanh),
         cmocka_unit_test(test_against_scalar),
         cmocka_unit_test(test_tiles_are_alike),
+        cmocka_unit_test(test_pairs_are_alike),
         cmocka_unit_test(test_tile_shapes_stay),
         cmocka_unit_test(test_threads_keep_bits),
     };

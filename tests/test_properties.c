@@ -109,8 +109,9 @@ static void test_split_and_fold(void **state) {
     }
 }
 
-enum { SETS = 4, X16 = 100, TILES = 101 }; /* the last two are in the test library only */
-static const burst_isa sets[SETS] = {BURST_ISA_SCALAR, BURST_ISA_AUTO, (burst_isa)X16, (burst_isa)TILES};
+enum { SETS = 5, X16 = 100, TILES = 101, PAIRS = 102 }; /* these three are in the test library only */
+static const burst_isa sets[SETS] = {BURST_ISA_SCALAR, BURST_ISA_AUTO, (burst_isa)X16, (burst_isa)TILES,
+                                     (burst_isa)PAIRS};
 static bool usable(int set) {
     burst_plan *plan = NULL;
     burst_problem problem = BURST_PROBLEM_INIT;

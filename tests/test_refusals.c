@@ -137,7 +137,7 @@ static void test_options(void **state) {
     REFUSE_OPTIONS(o.no_overlap = 2, BURST_INVALID, "no_overlap is 2");
     REFUSE_OPTIONS(o.narrow_gradients = 1, BURST_UNSUPPORTED, "bf16 and f16 problems only");
     REFUSE_OPTIONS(o.timeout = -1, BURST_INVALID, "timeout is -1");
-    const burst_isa all[] = {BURST_ISA_AVX2, BURST_ISA_AVX512, BURST_ISA_NEON, BURST_ISA_AMX};
+    const burst_isa all[] = {BURST_ISA_AVX2, BURST_ISA_AVX512, BURST_ISA_NEON, BURST_ISA_AMX, BURST_ISA_AVX512BF16};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!burst_isa_supported(all[i])) REFUSE_OPTIONS(o.isa = all[i], BURST_UNSUPPORTED, burst_isa_name(all[i]));
 }

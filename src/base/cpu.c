@@ -21,6 +21,8 @@ static bool runs_avx512(void) {
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
+static bool runs_avx512bf16(void) { return runs_avx512() && __builtin_cpu_supports("avx512bf16"); }
+
 /* Linux gives the memory of the tile registers to processes that ask; once is enough, asking again does no harm. */
 static bool runs_amx(void) {
     enum { ASK_FOR_STATE = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA: Linux 5.16 */
@@ -31,6 +33,8 @@ static bool runs_amx(void) {
 static bool runs_avx2(void) { return false; }
 
 static bool runs_avx512(void) { return false; }
+
+static bool runs_avx512bf16(void) { return false; }
 
 static bool runs_amx(void) { return false; }
 #endif
@@ -43,6 +47,8 @@ bool base_cpu_runs(burst_isa isa) {
         return runs_avx2();
     case BURST_ISA_AVX512:
         return runs_avx512();
+    case BURST_ISA_AVX512BF16:
+        return runs_avx512bf16();
     case BURST_ISA_AMX:
         return runs_amx();
     case BURST_ISA_NEON:

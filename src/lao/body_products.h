@@ -23,7 +23,6 @@
 typedef char products_state;
 INLINE void products_open(products_state *before) { *before = 0; }
 INLINE void products_close(const products_state *before) { (void)before; }
-#define FORM_DIMS(dims) (dims)                                     /* one row or key */
 #define FORM_ROWS(rows, dims) ((rows)*lao_round_up(dims, KV_DIMS)) /* scatter's rows, [dim / KV_DIMS][row][KV_DIMS] */
 #define FORM_WEIGHTS(rows, keys) ((rows) * (keys))                 /* P or dS of a block and a key tile */
 #define FORM_PANEL_WEIGHTS(keys) 0 /* P or dS of one panel, if they do not stay where they are made */
@@ -35,12 +34,34 @@ INLINE int64_t form_groups(int64_t k_tile, int64_t dims) {
     return group_jump(k_tile) / GROUP * lao_round_up(dims, GROUP);
 }
 
+/* What `scores` sums over: FORM_DIMS terms of a row or key. */
+#ifdef SIMD_PAIRS
+/* Two dims of bf16 in the place of a real, the first in its lower half; v_dot multiplies and adds both: half the steps for
+ * scores and dP, and nothing is rounded that was not before. Everything else is as without pairs, in f32. */
+#define FORM_DIMS(dims) (((dims) + 1) / 2)
+INLINE vf v_term(vf a, vf b, vf sum) { return v_dot(a, b, sum); }
+/* One row -> to[dim / 2][width], at `lane`; row NULL: zeros. */
+INLINE void panel_put(const real *row, int64_t dims, real sign, real *to, int64_t width, int64_t lane) {
+    uint16_t *out = (uint16_t *)(void *)(to + lane);
+    for (int64_t x = 0; x < 2 * FORM_DIMS(dims); x++)
+        out[x / 2 * 2 * width + x % 2] = row && x < dims ? bf16_of(sign * row[x]) : 0;
+}
+/* One key of a tensor -> a row; it is bf16 already. */
+INLINE void key_put(burst_dtype dtype, const char *from, int64_t dims, real *to) {
+    (void)dtype;
+    if (dims % 2) to[dims / 2] = 0;
+    memcpy(to, from, (size_t)dims * sizeof(uint16_t));
+}
+#else
+#define FORM_DIMS(dims) (dims)
+INLINE vf v_term(vf a, vf b, vf sum) { return v_fma(a, b, sum); }
 /* One row -> to[dim][width], at `lane`; row NULL: zeros. */
 INLINE void panel_put(const real *row, int64_t dims, real sign, real *to, int64_t width, int64_t lane) {
     for (int64_t x = 0; x < dims; x++) to[x * width + lane] = row ? sign * row[x] : 0;
 }
 /* One key of a tensor -> a row. */
 INLINE void key_put(burst_dtype dtype, const char *from, int64_t dims, real *to) { row_load(dtype, from, dims, to); }
+#endif
 /* Key j -> out[dim / GROUP][key][GROUP], dims a multiple of GROUP; row NULL: zeros. */
 INLINE void group_put(const real *row, int64_t dims, real *out, int64_t k_tile, int64_t j) {
     const int64_t jump = group_jump(k_tile);
@@ -72,10 +93,11 @@ static void spread_row(const real *row, int64_t dims, int64_t rows, int64_t r, r
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-/* s[n][nv * LANES] of keys k[n][d]; n is rounded up to the step, so s and k need slack behind. (Taking the
+/* s[n][nv * LANES] of keys k[n][FORM_DIMS]; n is rounded up to the step, so s and k need slack behind. (Taking the
  * maximum here, while the sums are in registers, costs more than reading them again: 4 % at d = 64.) */
-INLINE void scores_body(const int nv, const int mr, int64_t n, int64_t d, const real *restrict q,
+INLINE void scores_body(const int nv, const int mr, int64_t n, int64_t dims, const real *restrict q,
                         const real *restrict k, real *restrict s) {
+    const int64_t d = FORM_DIMS(dims);
     for (int64_t j = 0; j < n; j += mr) {
         vf sum[2 * QK_ROWS][PANEL_VECTORS];
         for (int i = 0; i < mr; i++)
@@ -91,7 +113,7 @@ INLINE void scores_body(const int nv, const int mr, int64_t n, int64_t d, const 
             }
             for (int i = 0; i < mr; i++) {
                 const vf a = v_set(key[i * d + x]);
-                for (int v = 0; v < nv; v++) sum[i][v] = v_fma(a, b[v], sum[i][v]);
+                for (int v = 0; v < nv; v++) sum[i][v] = v_term(a, b[v], sum[i][v]);
             }
             row += nv * LANES;
         }
@@ -250,16 +272,17 @@ INLINE real weight_at(const real *weights, int64_t row, int64_t width, int64_t k
     return weights[row / PANEL * PANEL * k_tile + key * width + row % PANEL];
 }
 
-/* D = rowsum(dO * O), summed dim by dim as `scores` sums dP: a row that sees one key then has dS = 0 exactly. d_o, o:
- * [panel][dim][lane]. */
+/* D = rowsum(dO * O), summed term by term as `scores` sums dP: a row that sees one key then has dS = 0 exactly. d_o, o:
+ * [panel][FORM_DIMS][lane]. */
 KERNEL void panel_dots(int64_t rows, int64_t dims, const real *d_o, const real *o, real *D) {
+    const int64_t terms = FORM_DIMS(dims);
     for (int64_t first = 0; first < rows; first += PANEL) {
         const int nv = (int)((lao_min(rows - first, PANEL) + LANES - 1) / LANES);
         for (int v = 0; v < nv; v++) {
             vf sum = v_set(0);
-            for (int64_t x = 0; x < dims; x++) {
-                const int64_t at = first * dims + (x * nv + v) * LANES;
-                sum = v_fma(v_load(o + at), v_load(d_o + at), sum);
+            for (int64_t x = 0; x < terms; x++) {
+                const int64_t at = first * terms + (x * nv + v) * LANES;
+                sum = v_term(v_load(o + at), v_load(d_o + at), sum);
             }
             v_store(D + first + v * LANES, sum);
         }

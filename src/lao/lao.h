@@ -52,13 +52,13 @@ typedef struct lao_round {
 } lao_round;
 
 /* Resolves BURST_ISA_AUTO (environment, then CPU) or checks the forced one. BURST_INVALID for an unknown name or value,
- * BURST_UNSUPPORTED for a set that this CPU or this build lacks. AMX is chosen for bf16; other types have AVX-512 then. */
+ * BURST_UNSUPPORTED for a set that this CPU or this build lacks. AMX and AVX512BF16 are for bf16; other types have AVX-512 then. */
 burst_status lao_choose_isa(burst_isa wanted, burst_dtype dtype, burst_isa *chosen);
 bool lao_isa_forced(burst_isa wanted);   /* by the caller or the environment: not to be exchanged for another */
 const char *lao_isa_name(burst_isa isa); /* NULL if unknown */
 /* How a set sums a score. Backward must find the very scores that the statistics were made from, so ranks have to sum alike:
- * dim by dim with one rounding a step, as all sets with FMA do, or with two, or as tiles do. */
-typedef enum lao_order { LAO_ORDER_FUSED, LAO_ORDER_PLAIN, LAO_ORDER_TILES } lao_order;
+ * dim by dim with one rounding a step, as all sets with FMA do, or with two, or as tiles do, or pair by pair. */
+typedef enum lao_order { LAO_ORDER_FUSED, LAO_ORDER_PLAIN, LAO_ORDER_TILES, LAO_ORDER_PAIRS } lao_order;
 lao_order lao_isa_order(burst_isa isa, burst_dtype dtype);
 bool lao_isa_runs(burst_isa isa); /* built in, and this CPU has it */
 
