@@ -16,6 +16,8 @@ typedef struct backward_work {
     real *one_p, *one_ds; /* of one panel, where they do not stay */
     real *split;
     real *row, *old, *ones;
+    real *rows; /* LANES of them, on their way between tensors and panels */
+    int64_t pitch;
     int64_t *low, *high; /* keys of the tile that a panel meets */
     int32_t *bad_rows;
     int64_t bad_row_count;
@@ -28,7 +30,7 @@ static size_t backward_carve(const lao *local, char *base, backward_work *w) {
     const lao_cut *cut = &local->backward;
     const int64_t d = local->shape.head_dim, dv = local->shape.value_dim;
     const int64_t rows = lao_round_up(cut->rows, PANEL), keys = cut->k_tile, slack = keys + 2 * QK_ROWS;
-    const int64_t wide = lao_round_up(lao_max(d, dv), KV_DIMS) + LANES;
+    const int64_t wide = lao_round_up(lao_round_up(lao_max(d, dv), GROUP), KV_DIMS) + LANES;
     carver c = {base, 0};
     w->qt = carve(&c, rows * FORM_DIMS(d), sizeof(real));
     w->dot = carve(&c, rows * FORM_DIMS(dv), sizeof(real));
@@ -48,6 +50,8 @@ static size_t backward_carve(const lao *local, char *base, backward_work *w) {
     w->one_ds = carve(&c, FORM_PANEL_WEIGHTS(keys), sizeof(real));
     w->split = carve(&c, FORM_SPLIT(keys), sizeof(real));
     w->row = carve(&c, wide, sizeof(real));
+    w->pitch = wide;
+    w->rows = carve(&c, LANES * wide, sizeof(real));
     w->old = carve(&c, wide, sizeof(real));
     w->ones = carve(&c, PANEL, sizeof(real));
     w->low = carve(&c, rows / PANEL, sizeof(int64_t));
@@ -103,7 +107,7 @@ static void row_stats(const lao *local, const lao_backward_args *args, int64_t a
 /* D of every row, from O and the panels of dO; leaves O where the rows of dO will be. */
 static void row_dots(const lao *local, const lao_backward_args *args, const lao_block *block, backward_work *w) {
     const int64_t dv = local->shape.value_dim;
-    pack_panels(block, &args->o, local->shape.dtype, dv, 1, w->row, w->dor);
+    pack_panels(block, &args->o, local->shape.dtype, dv, false, w->rows, w->pitch, w->dor);
     panel_dots(panels_of(block).rows, dv, w->dot, w->dor, w->D);
 }
 
@@ -112,8 +116,8 @@ static void backward_rows(const lao *local, const lao_backward_args *args, const
     const panels p = panels_of(block);
     const burst_dtype dtype = local->shape.dtype;
     const int64_t d = local->shape.head_dim, dv = local->shape.value_dim, all = p.count * PANEL;
-    pack_panels(block, &args->q, dtype, d, local->shape.scale < 0 ? -1 : 1, w->row, w->qt);
-    pack_panels(block, &args->d_o, dtype, dv, 1, w->row, w->dot);
+    pack_panels(block, &args->q, dtype, d, local->shape.scale < 0, w->rows, w->pitch, w->qt);
+    pack_panels(block, &args->d_o, dtype, dv, false, w->rows, w->pitch, w->dot);
     if (!args->dots) row_dots(local, args, block, w);
     memset(w->dq, 0, (size_t)(all * lao_round_up(d, GROUP)) * sizeof(real));
     w->bad_row_count = 0;
@@ -226,7 +230,7 @@ INLINE void look_ahead_tile(tile_ahead *a) {
 static void scores_ahead(int nv, int64_t n, int64_t d, const real *q, const real *k, real *s, tile_ahead *later) {
     for (int64_t j = 0; j < n; j += STEP_KEYS) {
         look_ahead_tile(later);
-        scores(nv, lao_min(STEP_KEYS, n - j), d, q, k + j * FORM_DIMS(d), s + j * nv * LANES);
+        scores(nv, nv, lao_min(STEP_KEYS, n - j), d, q, k + j * FORM_DIMS(d), s + j * nv * LANES);
     }
 }
 
@@ -273,7 +277,7 @@ static void backward_panel(const lao *local, const lao_backward_args *args, cons
         if (modified) {
             slopes alibi;
             if (local->shape.alibi) slopes_of(local, block, p, index, rect, tile_first + r.begin, &alibi);
-            if (met > 1) scores(nv, m, d, q, packed->k + r.begin * FORM_DIMS(d), w->s + skip);
+            if (met > 1) scores(nv, nv, m, d, q, packed->k + r.begin * FORM_DIMS(d), w->s + skip);
             modify(local, nv, m, w->s + skip, local->shape.alibi ? &alibi : NULL, slope ? slope + skip : NULL);
         }
         const real c = (real)score_factor(local);
@@ -291,7 +295,8 @@ static void backward_panel(const lao *local, const lao_backward_args *args, cons
     real *dq = w->dq + row * lao_round_up(d, GROUP);
     const bool wanted = args->d_q.data && met;
     if (wanted)
-        gather(nv, keys, lao_round_up(d, GROUP), ds + low * width, packed->groups, tile, low, dq, w->ones, w->split);
+        gather(nv, nv, keys, lao_round_up(d, GROUP), ds + low * width, packed->groups, tile, low, dq, w->ones,
+               w->split);
     products_close(&before);
     for (size_t n = 0; wanted && n < count && packed->bad[0]; n++) {
         reach_of(block, p, index, &block->rects[w->active[n]], tile_first, tile_first + tile_keys, &r);
@@ -397,9 +402,10 @@ static void backward_finish(const lao *local, const lao_backward_args *args, con
     const real scale = (real)local->shape.scale;
     for (int64_t r = 0; r < p.rows; r++) {
         const int64_t index = r / PANEL, width = panel_vectors(p, index) * LANES;
-        const real *dq = w->dq + index * PANEL * padded + r % PANEL;
-        for (int64_t x = 0; x < d; x++) w->row[x] = dq[x * width] * scale;
-        row_store(dtype, w->row, d, tensor_row(&args->d_q, dtype, block->b, row_query(block, r), row_head(block, r)),
+        real *row = w->rows + r % LANES * w->pitch;
+        if (r % LANES == 0) lanes_to_rows(w->dq + index * PANEL * padded + r % PANEL, width, padded, w->rows, w->pitch);
+        for (int64_t x = 0; x < d; x++) row[x] *= scale;
+        row_store(dtype, row, d, tensor_row(&args->d_q, dtype, block->b, row_query(block, r), row_head(block, r)),
                   args->accumulate_q, w->old);
     }
 }
@@ -465,7 +471,7 @@ static void backward_dots(const lao *local, const lao_backward_args *args, const
     const int64_t dv = local->shape.value_dim;
     backward_work w;
     backward_carve(local, work, &w);
-    pack_panels(block, &args->d_o, local->shape.dtype, dv, 1, w.row, w.dot);
+    pack_panels(block, &args->d_o, local->shape.dtype, dv, false, w.rows, w.pitch, w.dot);
     row_dots(local, args, block, &w);
     for (int64_t r = 0; r < block->heads * block->ni; r++) {
         const int64_t at = row_at(local, block, r);

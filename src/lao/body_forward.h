@@ -19,6 +19,8 @@
 typedef struct forward_work {
     real *q, *o, *m, *sum; /* the block's rows, in panels */
     real *score, *split, *row, *old, *top, *keep;
+    real *rows; /* LANES of them, on their way between tensors and panels */
+    int64_t pitch;
     real *few_q, *few_o, *few_m, *few_sum; /* of all kv heads of a task, for body_few.h; Q and o in rows */
     uint32_t *active;
 } forward_work;
@@ -42,6 +44,8 @@ static size_t forward_carve(const lao *local, char *base, forward_work *w) {
     w->few_q = carve(&c, few * lao_round_up(d, LANES), sizeof(real));
     w->few_o = carve(&c, few * lao_round_up(dv, LANES), sizeof(real));
     w->row = carve(&c, wide, sizeof(real));
+    w->pitch = wide;
+    w->rows = carve(&c, LANES * wide, sizeof(real));
     w->old = carve(&c, wide, sizeof(real));
     w->top = carve(&c, PANEL, sizeof(real));
     w->keep = carve(&c, PANEL, sizeof(real));
@@ -117,14 +121,25 @@ static void panel_fold(const lao *local, const lao_block *block, panels p, int64
 static void forward_panel(const lao *local, const lao_forward_args *args, const lao_block *block, panels p,
                           int64_t index, const lao_rect *rect, const reach *r, int64_t tile_first,
                           const packed_tile *tile, forward_work *w) {
-    const int64_t d = local->shape.head_dim, dv = lao_round_up(local->shape.value_dim, GROUP), n = r->end - r->begin;
+    const int64_t d = local->shape.head_dim, dv = lao_round_up(local->shape.value_dim, GROUP);
     const int nv = panel_vectors(p, index);
+    const real *q = w->q + index * PANEL * FORM_DIMS(d);
+    real *o = w->o + index * PANEL * dv;
+    stretch all[2 * PANEL_VECTORS];
+    const int count = stretches_of(r, p, index, all);
     products_state before;
     products_open(&before);
-    scores(nv, n, d, w->q + index * PANEL * FORM_DIMS(d), tile->k + r->begin * FORM_DIMS(d), w->score);
+    for (const stretch *s = all; s < all + count; s++) {
+        scores(s->count, nv, s->end - s->begin, d, q + s->first * LANES, tile->k + s->begin * FORM_DIMS(d),
+               w->score + ((s->begin - r->begin) * nv + s->first) * LANES);
+    }
     panel_fold(local, block, p, index, rect, r, tile_first, w);
-    real *o = w->o + index * PANEL * dv;
-    gather(nv, n, dv, w->score, tile->groups, local->forward.k_tile, r->begin, o, w->keep, w->split);
+    for (const stretch *s = all; s < all + count; s++) {
+        const int64_t lane = s->first * LANES;
+        gather(s->count, nv, s->end - s->begin, dv, w->score + (s->begin - r->begin) * nv * LANES + lane, tile->groups,
+               local->forward.k_tile, s->begin, o + lane, w->keep + lane, w->split);
+        for (int v = 0; v < s->count && s + 1 < all + count; v++) v_store(w->keep + lane + v * LANES, v_set(1));
+    }
     products_close(&before);
     if (tile->bad[0]) {
         add_bad_keys(local, block, &args->v, local->shape.value_dim, nv, r, w->score, tile->bad + 1, tile->bad[0],
@@ -135,7 +150,7 @@ static void forward_panel(const lao *local, const lao_forward_args *args, const 
 /* Writes o, lse and statistics of one row from its sums. The sink joins the row's sum here, once; a maximum that the sink
  * raises is rounded first and everything then taken relative to it, so that backward sees the same numbers. */
 static void finish_row(const lao *local, const lao_forward_args *args, int64_t b, int64_t h, int64_t i, double m,
-                       double sum, forward_work *w) {
+                       double sum, real *row, real *old) {
     const int64_t at = (b * local->shape.q_heads + h) * local->shape.q_tokens + i;
     const burst_dtype dtype = local->shape.dtype;
     const double c = score_factor(local);
@@ -157,8 +172,8 @@ static void finish_row(const lao *local, const lao_forward_args *args, int64_t b
     }
     const double inverse = sum == 0 ? 0 : 1 / sum; /* a row that saw nothing; NaN stays */
     const real weight = (real)(factor * inverse);
-    for (int64_t x = 0; x < local->shape.value_dim; x++) w->row[x] *= weight;
-    row_store(dtype, w->row, local->shape.value_dim, tensor_row(&args->o, dtype, b, i, h), false, w->old);
+    for (int64_t x = 0; x < local->shape.value_dim; x++) row[x] *= weight;
+    row_store(dtype, row, local->shape.value_dim, tensor_row(&args->o, dtype, b, i, h), false, old);
     if (args->lse) ((real *)args->lse)[at] = (real)((sum == 0 ? none : m * c + base_log(sum)) / UNIT);
     if (args->stats) {
         real *stats = (real *)args->stats + 2 * at;
@@ -188,13 +203,13 @@ KERNEL void fold_row(const lao *local, state_row into, const real *acc, real m, 
 }
 
 static void store_row(const lao *local, const lao_forward_args *args, int64_t b, int64_t h, int64_t i, real m, real sum,
-                      const forward_work *w) {
+                      const real *acc) {
     const state_row row = state_row_at(local, &args->state, (b * local->shape.q_heads + h) * local->shape.q_tokens + i);
     if (args->fresh) {
         row.ms[0] = m, row.ms[1] = sum;
-        memcpy(row.acc, w->row, (size_t)local->shape.value_dim * sizeof(real));
+        memcpy(row.acc, acc, (size_t)local->shape.value_dim * sizeof(real));
     } else {
-        fold_row(local, row, w->row, m, sum);
+        fold_row(local, row, acc, m, sum);
     }
 }
 
@@ -205,12 +220,12 @@ static void forward_finish(const lao *local, const lao_forward_args *args, const
     for (int64_t r = 0; r < p.rows; r++) {
         const int64_t index = r / PANEL, lane = r % PANEL, width = panel_vectors(p, index) * LANES;
         const int64_t h = row_head(block, r), i = row_query(block, r);
-        const real *o = w->o + index * PANEL * dv + lane;
-        for (int64_t x = 0; x < local->shape.value_dim; x++) w->row[x] = o[x * width];
+        real *row = w->rows + r % LANES * w->pitch;
+        if (r % LANES == 0) lanes_to_rows(w->o + index * PANEL * dv + lane, width, dv, w->rows, w->pitch);
         if (args->state.acc)
-            store_row(local, args, block->b, h, i, w->m[r], w->sum[r], w);
+            store_row(local, args, block->b, h, i, w->m[r], w->sum[r], row);
         else
-            finish_row(local, args, block->b, h, i, (double)w->m[r], (double)w->sum[r], w);
+            finish_row(local, args, block->b, h, i, (double)w->m[r], (double)w->sum[r], row, w->old);
     }
 }
 
@@ -236,7 +251,7 @@ static void state_finish(const lao *local, const lao_forward_args *args, const l
         }
         memcpy(w.row, row.acc, (size_t)s->value_dim * sizeof(real));
         finish_row(local, args, at / (s->q_heads * s->q_tokens), at / s->q_tokens % s->q_heads, at % s->q_tokens,
-                   (double)row.ms[0], (double)row.ms[1], &w);
+                   (double)row.ms[0], (double)row.ms[1], w.row, w.old);
     }
 }
 
@@ -246,7 +261,7 @@ static void forward_panels(const lao *local, const lao_forward_args *args, const
                            const lao_shelf *shelf, lao_run *run) {
     const panels p = panels_of(block);
     const lao_cut *cut = &local->forward;
-    pack_panels(block, &args->q, local->shape.dtype, local->shape.head_dim, local->shape.scale < 0 ? -1 : 1, w->row,
+    pack_panels(block, &args->q, local->shape.dtype, local->shape.head_dim, local->shape.scale < 0, w->rows, w->pitch,
                 w->q);
     for (int64_t t = block->j0 / cut->k_tile; t * cut->k_tile < block->j1; t++) {
         const int64_t first = t * cut->k_tile, last = lao_min(first + cut->k_tile, block->j1);

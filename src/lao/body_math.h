@@ -84,6 +84,16 @@ INLINE uint16_t bf16_of(float x) {
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16 | 0x40u) : rounded);
 }
 
+/* n pairs of bf16 numbers, each in the place of a real */
+INLINE void pairs_negate(int64_t n, real *row) {
+    for (int64_t x = 0; x < n; x++) {
+        uint32_t bits;
+        memcpy(&bits, row + x, sizeof bits);
+        bits ^= 0x80008000u;
+        memcpy(row + x, &bits, sizeof bits);
+    }
+}
+
 /* x * 0 is 0 for what is finite, and NaN otherwise: sums of it tell. */
 INLINE bool all_zero(vf sum) {
     real lanes[LANES], total = 0;

@@ -40,27 +40,21 @@ INLINE int64_t form_groups(int64_t k_tile, int64_t dims) {
  * scores and dP, and nothing is rounded that was not before. Everything else is as without pairs, in f32. */
 #define FORM_DIMS(dims) (((dims) + 1) / 2)
 INLINE vf v_term(vf a, vf b, vf sum) { return v_dot(a, b, sum); }
-/* One row -> to[dim / 2][width], at `lane`; row NULL: zeros. */
-INLINE void panel_put(const real *row, int64_t dims, real sign, real *to, int64_t width, int64_t lane) {
-    uint16_t *out = (uint16_t *)(void *)(to + lane);
-    for (int64_t x = 0; x < 2 * FORM_DIMS(dims); x++)
-        out[x / 2 * 2 * width + x % 2] = row && x < dims ? bf16_of(sign * row[x]) : 0;
-}
-/* One key of a tensor -> a row; it is bf16 already. */
+/* One row or key of a tensor -> a row of terms; it is bf16 already. */
 INLINE void key_put(burst_dtype dtype, const char *from, int64_t dims, real *to) {
     (void)dtype;
     if (dims % 2) to[dims / 2] = 0;
     memcpy(to, from, (size_t)dims * sizeof(uint16_t));
 }
+INLINE void key_negate(int64_t dims, real *row) { pairs_negate(FORM_DIMS(dims), row); }
 #else
 #define FORM_DIMS(dims) (dims)
 INLINE vf v_term(vf a, vf b, vf sum) { return v_fma(a, b, sum); }
-/* One row -> to[dim][width], at `lane`; row NULL: zeros. */
-INLINE void panel_put(const real *row, int64_t dims, real sign, real *to, int64_t width, int64_t lane) {
-    for (int64_t x = 0; x < dims; x++) to[x * width + lane] = row ? sign * row[x] : 0;
-}
-/* One key of a tensor -> a row. */
+/* One row or key of a tensor -> a row of terms. */
 INLINE void key_put(burst_dtype dtype, const char *from, int64_t dims, real *to) { row_load(dtype, from, dims, to); }
+INLINE void key_negate(int64_t dims, real *row) {
+    for (int64_t x = 0; x < dims; x++) row[x] = -row[x];
+}
 #endif
 /* Key j -> out[dim / GROUP][key][GROUP], dims a multiple of GROUP; row NULL: zeros. */
 INLINE void group_put(const real *row, int64_t dims, real *out, int64_t k_tile, int64_t j) {
@@ -93,9 +87,9 @@ static void spread_row(const real *row, int64_t dims, int64_t rows, int64_t r, r
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-/* s[n][nv * LANES] of keys k[n][FORM_DIMS]; n is rounded up to the step, so s and k need slack behind. (Taking the
+/* s[n][of * LANES] of keys k[n][FORM_DIMS], nv vectors of the panel's `of`; n is rounded up to the step, so s and k need slack behind. (Taking the
  * maximum here, while the sums are in registers, costs more than reading them again: 4 % at d = 64.) */
-INLINE void scores_body(const int nv, const int mr, int64_t n, int64_t dims, const real *restrict q,
+INLINE void scores_body(const int nv, const int of, const int mr, int64_t n, int64_t dims, const real *restrict q,
                         const real *restrict k, real *restrict s) {
     const int64_t d = FORM_DIMS(dims);
     for (int64_t j = 0; j < n; j += mr) {
@@ -115,38 +109,38 @@ INLINE void scores_body(const int nv, const int mr, int64_t n, int64_t dims, con
                 const vf a = v_set(key[i * d + x]);
                 for (int v = 0; v < nv; v++) sum[i][v] = v_term(a, b[v], sum[i][v]);
             }
-            row += nv * LANES;
+            row += of * LANES;
         }
-        real *out = s + j * nv * LANES;
+        real *out = s + j * of * LANES;
         for (int i = 0; i < mr; i++)
-            for (int v = 0; v < nv; v++) v_store(out + (i * nv + v) * LANES, sum[i][v]);
+            for (int v = 0; v < nv; v++) v_store(out + (i * of + v) * LANES, sum[i][v]);
     }
 }
-KERNEL void scores_1(int64_t n, int64_t d, const real *q, const real *k, real *s) {
-    scores_body(1, 2 * QK_ROWS, n, d, q, k, s);
+KERNEL void scores_1(int of, int64_t n, int64_t d, const real *q, const real *k, real *s) {
+    scores_body(1, of, 2 * QK_ROWS, n, d, q, k, s);
 }
-KERNEL void scores_2(int64_t n, int64_t d, const real *q, const real *k, real *s) {
-    scores_body(2, QK_ROWS, n, d, q, k, s);
+KERNEL void scores_2(int of, int64_t n, int64_t d, const real *q, const real *k, real *s) {
+    scores_body(2, of, QK_ROWS, n, d, q, k, s);
 }
 KERNEL void scores_3(int64_t n, int64_t d, const real *q, const real *k, real *s) {
-    scores_body(3, QK_ROWS, n, d, q, k, s);
+    scores_body(3, 3, QK_ROWS, n, d, q, k, s);
 }
-static void scores(int nv, int64_t n, int64_t d, const real *q, const real *k, real *s) {
+static void scores(int nv, int of, int64_t n, int64_t d, const real *q, const real *k, real *s) {
     if (nv == 3) scores_3(n, d, q, k, s);
-    if (nv == 2) scores_2(n, d, q, k, s);
-    if (nv == 1) scores_1(n, d, q, k, s);
+    if (nv == 2) scores_2(of, n, d, q, k, s);
+    if (nv == 1) scores_1(of, n, d, q, k, s);
 }
 
-/* o[dims][nv * LANES] = o * keep[row] + sum over n keys; dims is a multiple of GROUP; v[dim / GROUP] starts every `jump`
+/* nv vectors of o[dims][of * LANES] = o * keep[row] + sum over n keys; dims is a multiple of GROUP; v[dim / GROUP] starts every `jump`
  * reals. */
-INLINE void gather_body(const int nv, const int groups, int64_t n, int64_t dims, const real *restrict p,
+INLINE void gather_body(const int nv, const int of, const int groups, int64_t n, int64_t dims, const real *restrict p,
                         const real *restrict v, int64_t jump, real *restrict o, const real *restrict keep) {
     for (int64_t x = 0; x < dims; x += groups * GROUP) {
         vf sum[2 * GROUP][PANEL_VECTORS];
-        real *out = o + x * nv * LANES;
+        real *out = o + x * of * LANES;
         for (int c = 0; c < nv; c++) {
             const vf alpha = v_load(keep + c * LANES);
-            for (int i = 0; i < groups * GROUP; i++) sum[i][c] = v_mul(alpha, v_load(out + (i * nv + c) * LANES));
+            for (int i = 0; i < groups * GROUP; i++) sum[i][c] = v_mul(alpha, v_load(out + (i * of + c) * LANES));
         }
         const real *row = p;
         const real *val = v + x / GROUP * jump;
@@ -161,37 +155,40 @@ INLINE void gather_body(const int nv, const int groups, int64_t n, int64_t dims,
                 const vf a = v_set(val[i / GROUP * jump + i % GROUP]);
                 for (int c = 0; c < nv; c++) sum[i][c] = v_fma(a, b[c], sum[i][c]);
             }
-            row += nv * LANES;
+            row += of * LANES;
             val += GROUP;
         }
         for (int i = 0; i < groups * GROUP; i++)
-            for (int c = 0; c < nv; c++) v_store(out + (i * nv + c) * LANES, sum[i][c]);
+            for (int c = 0; c < nv; c++) v_store(out + (i * of + c) * LANES, sum[i][c]);
     }
 }
-INLINE void gather_dims(const int nv, const int groups, int64_t n, int64_t dims, const real *p, const real *v,
-                        int64_t jump, real *o, const real *keep) {
+INLINE void gather_dims(const int nv, const int of, const int groups, int64_t n, int64_t dims, const real *p,
+                        const real *v, int64_t jump, real *o, const real *keep) {
     const int64_t most = dims / (groups * GROUP) * groups * GROUP;
-    gather_body(nv, groups, n, most, p, v, jump, o, keep);
-    if (groups > 1) gather_body(nv, 1, n, dims - most, p, v + most / GROUP * jump, jump, o + most * nv * LANES, keep);
+    gather_body(nv, of, groups, n, most, p, v, jump, o, keep);
+    if (groups > 1)
+        gather_body(nv, of, 1, n, dims - most, p, v + most / GROUP * jump, jump, o + most * of * LANES, keep);
 }
-KERNEL void gather_1(int64_t n, int64_t dims, const real *p, const real *v, int64_t jump, real *o, const real *keep) {
-    gather_dims(1, 2, n, dims, p, v, jump, o, keep);
+KERNEL void gather_1(int of, int64_t n, int64_t dims, const real *p, const real *v, int64_t jump, real *o,
+                     const real *keep) {
+    gather_dims(1, of, 2, n, dims, p, v, jump, o, keep);
 }
-KERNEL void gather_2(int64_t n, int64_t dims, const real *p, const real *v, int64_t jump, real *o, const real *keep) {
-    gather_dims(2, GATHER_GROUPS, n, dims, p, v, jump, o, keep);
+KERNEL void gather_2(int of, int64_t n, int64_t dims, const real *p, const real *v, int64_t jump, real *o,
+                     const real *keep) {
+    gather_dims(2, of, GATHER_GROUPS, n, dims, p, v, jump, o, keep);
 }
 KERNEL void gather_3(int64_t n, int64_t dims, const real *p, const real *v, int64_t jump, real *o, const real *keep) {
-    gather_dims(3, GATHER_GROUPS, n, dims, p, v, jump, o, keep);
+    gather_dims(3, 3, GATHER_GROUPS, n, dims, p, v, jump, o, keep);
 }
 /* n keys of the groups, from key `begin` of the tile on */
-static void gather(int nv, int64_t n, int64_t dims, const real *p, const real *groups, int64_t k_tile, int64_t begin,
-                   real *o, const real *keep, real *scratch) {
+static void gather(int nv, int of, int64_t n, int64_t dims, const real *p, const real *groups, int64_t k_tile,
+                   int64_t begin, real *o, const real *keep, real *scratch) {
     const int64_t jump = group_jump(k_tile);
     const real *v = groups + begin * GROUP;
     (void)scratch;
     if (nv == 3) gather_3(n, dims, p, v, jump, o, keep);
-    if (nv == 2) gather_2(n, dims, p, v, jump, o, keep);
-    if (nv == 1) gather_1(n, dims, p, v, jump, o, keep);
+    if (nv == 2) gather_2(of, n, dims, p, v, jump, o, keep);
+    if (nv == 1) gather_1(of, n, dims, p, v, jump, o, keep);
 }
 
 /* `keys` keys against `groups` groups of KV_DIMS dims: c += over the `width` rows of each panel; panels follow each other

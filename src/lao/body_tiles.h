@@ -46,16 +46,12 @@ INLINE brief brief_of(real x) { return (brief)(bits_of(x) >> 16); } /* of what w
 INLINE int64_t group_jump(int64_t k_tile) { return ((k_tile + STEP - 1) / STEP | 1) * STEP; }
 INLINE int64_t form_groups(int64_t k_tile, int64_t dims) { return group_jump(k_tile) / 2 * lao_round_up(dims, GROUP); }
 
-INLINE void panel_put(const real *row, int64_t dims, real sign, real *to, int64_t width, int64_t lane) {
-    brief *out = (brief *)(void *)to + 2 * lane;
-    for (int64_t x = 0; x < lao_round_up(dims, STEP); x++)
-        out[x / 2 * 2 * width + x % 2] = row && x < dims ? brief_of(sign * row[x]) : 0;
-}
 INLINE void key_put(burst_dtype dtype, const char *from, int64_t dims, real *to) {
     (void)dtype;
     memcpy(to, from, (size_t)dims * sizeof(brief));
     memset((brief *)(void *)to + dims, 0, (size_t)(lao_round_up(dims, STEP) - dims) * sizeof(brief));
 }
+INLINE void key_negate(int64_t dims, real *row) { pairs_negate(FORM_DIMS(dims), row); }
 INLINE void group_put(const real *row, int64_t dims, real *out, int64_t k_tile, int64_t j) {
     const int64_t jump = group_jump(k_tile);
     brief *to = (brief *)(void *)out + j;
@@ -145,7 +141,8 @@ INLINE void scores_body(const int nv, int64_t n, int64_t d, const real *q, const
     for (; j + 16 < n; j += 32) scores_block(2, nv, d, q, k + j * FORM_DIMS(d), s + j * nv * LANES);
     if (j < n) scores_block(1, nv, d, q, k + j * FORM_DIMS(d), s + j * nv * LANES);
 }
-KERNEL void scores(int nv, int64_t n, int64_t d, const real *q, const real *k, real *s) {
+KERNEL void scores(int nv, int of, int64_t n, int64_t d, const real *q, const real *k, real *s) {
+    (void)of; /* all of a panel */
     if (nv == 2) scores_body(2, n, d, q, k, s);
     if (nv == 1) scores_body(1, n, d, q, k, s);
 }
@@ -178,8 +175,9 @@ INLINE void gather_body(const int nv, int64_t n, int64_t dims, const real *p, co
         gather_block(2, nv, steps, v + x * wide, wide, scratch, o + x * nv * LANES);
     if (x < dims) gather_block(1, nv, steps, v + x * wide, wide, scratch, o + x * nv * LANES);
 }
-KERNEL void gather(int nv, int64_t n, int64_t dims, const real *p, const real *groups, int64_t k_tile, int64_t begin,
-                   real *o, const real *keep, real *scratch) {
+KERNEL void gather(int nv, int of, int64_t n, int64_t dims, const real *p, const real *groups, int64_t k_tile,
+                   int64_t begin, real *o, const real *keep, real *scratch) {
+    (void)of;
     if (nv == 2) gather_body(2, n, dims, p, groups, k_tile, begin, o, keep, scratch);
     if (nv == 1) gather_body(1, n, dims, p, groups, k_tile, begin, o, keep, scratch);
 }

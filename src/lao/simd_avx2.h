@@ -56,5 +56,21 @@ static inline void v_sums(const vf x[4], real out[4]) {
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
 }
 
+/* Four lanes of every `stride` reals: a quarter of LANES = 16, half of 8. */
+static inline vf v_load_fours(const real *p, int64_t stride) {
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + stride), 1);
+}
+static inline void v_store_fours(real *p, int64_t stride, vf x) {
+    _mm_storeu_ps(p, _mm256_castps256_ps128(x));
+    _mm_storeu_ps(p + stride, _mm256_extractf128_ps(x, 1));
+}
+/* In each four lanes, rows and columns of the four vectors change places. */
+static inline void v_turn(vf x[4]) {
+    const vf a = _mm256_unpacklo_ps(x[0], x[1]), b = _mm256_unpackhi_ps(x[0], x[1]);
+    const vf c = _mm256_unpacklo_ps(x[2], x[3]), d = _mm256_unpackhi_ps(x[2], x[3]);
+    x[0] = _mm256_shuffle_ps(a, c, _MM_SHUFFLE(1, 0, 1, 0)), x[1] = _mm256_shuffle_ps(a, c, _MM_SHUFFLE(3, 2, 3, 2));
+    x[2] = _mm256_shuffle_ps(b, d, _MM_SHUFFLE(1, 0, 1, 0)), x[3] = _mm256_shuffle_ps(b, d, _MM_SHUFFLE(3, 2, 3, 2));
+}
+
 /* Keeps the compiler from folding the load of a vector into the FMAs that use it (4x24 product: 72 % -> 96 % of peak). */
 #define V_KEEP(x) __asm__("" : "+x"(x))

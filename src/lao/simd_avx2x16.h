@@ -86,4 +86,27 @@ static inline void v_sums(const vf x[4], real out[4]) {
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
 }
 
+static inline __m256 v_load_fours8(const real *p, int64_t stride) {
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + stride), 1);
+}
+static inline vf v_load_fours(const real *p, int64_t stride) {
+    return v_pair(v_load_fours8(p, stride), v_load_fours8(p + 2 * stride, stride));
+}
+static inline void v_store_fours(real *p, int64_t stride, vf x) {
+    _mm_storeu_ps(p, _mm256_castps256_ps128(x.a));
+    _mm_storeu_ps(p + stride, _mm256_extractf128_ps(x.a, 1));
+    _mm_storeu_ps(p + 2 * stride, _mm256_castps256_ps128(x.b));
+    _mm_storeu_ps(p + 3 * stride, _mm256_extractf128_ps(x.b, 1));
+}
+static inline void v_turn8(__m256 *x, __m256 *y, __m256 *z, __m256 *w) {
+    const __m256 a = _mm256_unpacklo_ps(*x, *y), b = _mm256_unpackhi_ps(*x, *y);
+    const __m256 c = _mm256_unpacklo_ps(*z, *w), d = _mm256_unpackhi_ps(*z, *w);
+    *x = _mm256_shuffle_ps(a, c, _MM_SHUFFLE(1, 0, 1, 0)), *y = _mm256_shuffle_ps(a, c, _MM_SHUFFLE(3, 2, 3, 2));
+    *z = _mm256_shuffle_ps(b, d, _MM_SHUFFLE(1, 0, 1, 0)), *w = _mm256_shuffle_ps(b, d, _MM_SHUFFLE(3, 2, 3, 2));
+}
+static inline void v_turn(vf x[4]) {
+    v_turn8(&x[0].a, &x[1].a, &x[2].a, &x[3].a);
+    v_turn8(&x[0].b, &x[1].b, &x[2].b, &x[3].b);
+}
+
 #define V_KEEP(x) ((void)0)

@@ -57,4 +57,22 @@ static inline void v_sums(const vf x[4], real out[4]) {
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
 }
 
+static inline vf v_load_fours(const real *p, int64_t stride) {
+    const vf low = _mm512_insertf32x4(_mm512_castps128_ps512(_mm_loadu_ps(p)), _mm_loadu_ps(p + stride), 1);
+    return _mm512_insertf32x4(_mm512_insertf32x4(low, _mm_loadu_ps(p + 2 * stride), 2), _mm_loadu_ps(p + 3 * stride),
+                              3);
+}
+static inline void v_store_fours(real *p, int64_t stride, vf x) {
+    _mm_storeu_ps(p, _mm512_castps512_ps128(x));
+    _mm_storeu_ps(p + stride, _mm512_extractf32x4_ps(x, 1));
+    _mm_storeu_ps(p + 2 * stride, _mm512_extractf32x4_ps(x, 2));
+    _mm_storeu_ps(p + 3 * stride, _mm512_extractf32x4_ps(x, 3));
+}
+static inline void v_turn(vf x[4]) {
+    const vf a = _mm512_unpacklo_ps(x[0], x[1]), b = _mm512_unpackhi_ps(x[0], x[1]);
+    const vf c = _mm512_unpacklo_ps(x[2], x[3]), d = _mm512_unpackhi_ps(x[2], x[3]);
+    x[0] = _mm512_shuffle_ps(a, c, _MM_SHUFFLE(1, 0, 1, 0)), x[1] = _mm512_shuffle_ps(a, c, _MM_SHUFFLE(3, 2, 3, 2));
+    x[2] = _mm512_shuffle_ps(b, d, _MM_SHUFFLE(1, 0, 1, 0)), x[3] = _mm512_shuffle_ps(b, d, _MM_SHUFFLE(3, 2, 3, 2));
+}
+
 #define V_KEEP(x) __asm__("" : "+v"(x))

@@ -45,4 +45,25 @@ static inline void v_sums(const vf x[4], real out[4]) {
     vst1q_f32(out, vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3])));
 }
 
+static inline vf v_load_fours(const real *p, int64_t stride) {
+    (void)stride;
+    return v_load(p);
+}
+static inline void v_store_fours(real *p, int64_t stride, vf x) {
+    (void)stride;
+    v_store(p, x);
+}
+static inline vf v_zip_low(vf a, vf b) {
+    return vreinterpretq_f32_f64(vzip1q_f64(vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b)));
+}
+static inline vf v_zip_high(vf a, vf b) {
+    return vreinterpretq_f32_f64(vzip2q_f64(vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b)));
+}
+static inline void v_turn(vf x[4]) {
+    const vf a = vzip1q_f32(x[0], x[1]), b = vzip2q_f32(x[0], x[1]);
+    const vf c = vzip1q_f32(x[2], x[3]), d = vzip2q_f32(x[2], x[3]);
+    x[0] = v_zip_low(a, c), x[1] = v_zip_high(a, c);
+    x[2] = v_zip_low(b, d), x[3] = v_zip_high(b, d);
+}
+
 #define V_KEEP(x) __asm__("" : "+w"(x))
