@@ -111,11 +111,13 @@ typedef enum burst_isa {
     /* Tile registers for bf16; f32 and f16 take AVX-512 then. Linux gives them to a process that asks, for good: the first bf16
      * plan, or burst_isa_supported, asks, and from then on sigaltstack() wants AT_MINSIGSTKSZ bytes (some 12 KB). */
     BURST_ISA_AMX = 5,
-    BURST_ISA_AVX512BF16 = 6 /* dot products of bf16; f32 and f16 take AVX-512 then */
+    /* Dot products of bf16; f32 and f16 take AVX-512 then. Here and with AMX, bf16 numbers and sums of scores below 2^-126 count as
+     * 0: ask for AVX512 where a huge scale makes something of them. */
+    BURST_ISA_AVX512BF16 = 6
 } burst_isa;
 
 BURST_API const char *burst_isa_name(burst_isa isa); /* "avx2"; NULL if unknown */
-BURST_API int burst_isa_supported(burst_isa isa);    /* 1 if built in and this CPU runs it */
+BURST_API int burst_isa_supported(burst_isa isa);    /* 1 if built in and this CPU runs it; of AUTO 0 */
 
 /* ---- masks ------------------------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,7 @@
 /* agree.c - knows whether all ranks mean the same problem, before any of them makes a plan of it.
  * One idea: what must be equal is a short list of named numbers (arrays are hashed), which every rank gets of every rank;
- * all find the same first difference and say it. Threads, tiles, instruction sets and limits are each rank's own affair. */
+ * all find the same first difference and say it. Threads, tiles and limits are each rank's own affair, and
+ * instruction sets as far as they sum scores alike. */
 #include "api.h"
 
 #include <inttypes.h>

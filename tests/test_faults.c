@@ -21,8 +21,8 @@ typedef enum fault {
     FAULT_OPTIONS,    /* a refused option */
     FAULT_CANCEL,     /* its cancel flag is set */
     FAULT_CANCEL_LATE,
-    FAULT_SCALAR,  /* forces a set that sums scores in another order */
-    FAULT_NO_TILES /* bf16, and it forces a set without tiles; the others take what they have */
+    FAULT_SCALAR, /* forces a set that sums scores in another order */
+    FAULT_SET     /* bf16, and it asks for a set of its own */
 } fault;
 
 typedef struct scene {
@@ -33,6 +33,7 @@ typedef struct scene {
     double timeout;
     burst_side side;
     burst_strategy strategy;
+    burst_isa own, others; /* asked for (FAULT_SET) */
     burst_status status[8];
     burst_isa isa[8];
     char sentence[8][256];
@@ -102,8 +103,7 @@ static burst_status play_on(burst_transport *t, member *m) {
     problem.head_dim = guilty && s->fault == FAULT_PROBLEM ? DIM + 1 : DIM;
     options.threads = guilty && s->fault == FAULT_OPTIONS ? -1 : 1;
     if (guilty && s->fault == FAULT_SCALAR) options.isa = BURST_ISA_SCALAR;
-    if (guilty && s->fault == FAULT_NO_TILES) options.isa = BURST_ISA_AVX2;
-    if (s->fault == FAULT_NO_TILES) problem.dtype = BURST_BF16;
+    if (s->fault == FAULT_SET) problem.dtype = BURST_BF16, options.isa = guilty ? s->own : s->others;
     options.timeout = s->timeout;
     options.side_forward = options.side_backward = s->side;
     options.strategy = s->strategy;
@@ -213,23 +213,44 @@ static void test_mismatch_is_told(void **state) {
     ranks_assert_nothing_left();
 }
 
+/* bf16 over three ranks, one asking for `own`, the others for `others`. */
+static scene sets_beside(burst_isa own, burst_isa others) {
+    scene s = {.ranks = 3, .culprit = 1, .fault = FAULT_SET, .own = own, .others = others, .timeout = 20};
+    run_scene(&s);
+    return s;
+}
+static void assert_sets(burst_isa own, burst_isa others, burst_isa takes, burst_isa others_take) {
+    const scene s = sets_beside(own, others);
+    for (int r = 0; r < s.ranks; r++) {
+        assert_int_equal(s.status[r], BURST_OK);
+        assert_int_equal(s.isa[r], r == s.culprit ? takes : others_take);
+    }
+}
+static void assert_sets_differ(const scene *s) {
+    for (int r = 0; r < s->ranks; r++) {
+        assert_int_equal(s->status[r], BURST_MISMATCH);
+        assert_non_null(strstr(s->sentence[r], "the order in which isa sums scores"));
+        assert_non_null(strstr(s->sentence[r], "is not the same on ranks 0 and 1"));
+    }
+}
+
 /* Scores of backward have to be those of forward, whoever computes them. */
 static void test_ranks_sum_alike(void **state) {
     (void)state;
     scene s = {.ranks = 3, .culprit = 1, .fault = FAULT_SCALAR, .timeout = 20};
     if (!burst_isa_supported(BURST_ISA_AVX2)) skip();
     run_scene(&s);
-    for (int r = 0; r < s.ranks; r++) {
-        assert_int_equal(s.status[r], BURST_MISMATCH);
-        assert_non_null(strstr(s.sentence[r], "the order in which isa sums scores"));
-        assert_non_null(strstr(s.sentence[r], "is not the same on ranks 0 and 1"));
-    }
-    s = (scene){.ranks = 3, .culprit = 1, .fault = FAULT_NO_TILES, .timeout = 20};
-    run_scene(&s);
-    for (int r = 0; r < s.ranks; r++) {
-        const bool narrow = r == s.culprit || !burst_isa_supported(BURST_ISA_AVX512);
-        assert_int_equal(s.status[r], BURST_OK);
-        assert_int_equal(s.isa[r], narrow ? BURST_ISA_AVX2 : BURST_ISA_AVX512);
+    assert_sets_differ(&s);
+    const burst_isa wide = burst_isa_supported(BURST_ISA_AVX512) ? BURST_ISA_AVX512 : BURST_ISA_AVX2;
+    const burst_isa pairs = burst_isa_supported(BURST_ISA_AVX512BF16) ? BURST_ISA_AVX512BF16 : wide;
+    const burst_isa best = burst_isa_supported(BURST_ISA_AMX) ? BURST_ISA_AMX : pairs;
+    assert_sets(BURST_ISA_AVX2, BURST_ISA_AUTO, BURST_ISA_AVX2, wide);
+    assert_sets(BURST_ISA_AUTO, BURST_ISA_AUTO, best, best);
+    assert_sets(pairs, BURST_ISA_AUTO, pairs, pairs);
+    assert_sets(BURST_ISA_AUTO, pairs, pairs, pairs);
+    if (pairs != wide) {
+        s = sets_beside(pairs, wide);
+        assert_sets_differ(&s);
     }
     ranks_assert_nothing_left();
 }

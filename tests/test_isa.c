@@ -43,7 +43,7 @@ static void test_exp2(void **state) {
     static float x[N], y[N];
     for (int set = 0; set < SETS; set++) {
         if (!usable(sets[set])) continue;
-        const lao_kernels *kernels = lao_kernels_of(sets[set], BURST_F32);
+        const lao_kernels *kernels = lao_kernels_of(sets[set], BURST_BF16);
         double worst = 0;
         uint32_t bits = 0;
         while (bits < 0x43000000u) { /* 128 */
@@ -74,7 +74,7 @@ static void test_tanh(void **state) {
     static float x[N], y[N];
     for (int set = 0; set < SETS; set++) {
         if (!usable(sets[set])) continue;
-        const lao_kernels *kernels = lao_kernels_of(sets[set], BURST_F32);
+        const lao_kernels *kernels = lao_kernels_of(sets[set], BURST_BF16);
         double worst = 0;
         for (uint32_t bits = 0x20000000u; bits < 0x42c80000u;) { /* 1e-19 to 100 */
             for (int i = 0; i < N; i += 2, bits += 61) {

@@ -144,11 +144,12 @@ static void assert_no_leak(const char *text, int64_t bad, int64_t from, int64_t 
         run_both(&a);
         for (int64_t h = 0; h < a.word.heads; h++)
             for (int64_t x = 0; x < a.word.d; x += 7) {
+                const int64_t y = x % a.data.v.dim;
                 put(&b.data.q, bad, h, x, poison);
-                put(&b.data.d_o, bad, h, x, poison);
+                put(&b.data.d_o, bad, h, y, poison);
                 if (h >= a.word.groups) continue;
                 put(&b.data.k, bad, h, x, poison);
-                put(&b.data.v, bad, h, x, poison);
+                put(&b.data.v, bad, h, y, poison);
             }
         run_both(&b);
         int changed = 0;
@@ -184,7 +185,7 @@ static void test_hidden_tokens_never_leak(void **state) {
         assert_no_leak("b1h1n3d32:docs=1/2:causal", 0, 1, 3, poisons[n]);
     }
     for (int n = 0; n < 3; n++) {
-        assert_no_leak("b1h4g2n130d40:docs=61/69:bf16", 60, 61, 130, poisons[n]);
+        assert_no_leak("b1h4g2n130d39v15:docs=61/69:bf16", 60, 61, 130, poisons[n]);
         assert_no_leak("b1h2n300d64:docs=10/30/260:causal:bf16", 39, 40, 300, poisons[n]);
         assert_no_leak("b1h2n200d16:docs=100/100:window=9/0:softcap=3:sink:bf16", 99, 100, 200, poisons[n]);
     }
@@ -351,6 +352,28 @@ static void test_sink_takes_all(void **state) {
     }
 }
 
+/* A row that sees one key: o is its value, and D is summed as dP is, so that nothing comes to d_q and d_k. */
+static void test_one_key(void **state) {
+    (void)state;
+    const char *const texts[] = {"b1h3n70d15v33:window=0/0", "b1h3n70d15v33:window=0/0:bf16",
+                                 "b1h4g4n130d64:window=0/0:bf16:scale=-0.7", "b1h2n50d33v128:window=0/0:f16"};
+    for (int n = 0; n < 4; n++)
+        for (int set = 0; set < SETS; set++) {
+            run r;
+            if (!usable(set)) continue;
+            run_make(texts[n], 2, sets[set], &r);
+            run_both(&r);
+            for (int64_t i = 0; i < r.word.n; i++)
+                for (int64_t h = 0; h < r.word.heads; h++) {
+                    for (int64_t x = 0; x < r.data.v.dim; x++)
+                        assert_true(data_at(&r.data.o, 0, i, h, x) == data_at(&r.data.v, 0, i, h, x));
+                    for (int64_t x = 0; x < r.word.d; x++)
+                        assert_true(data_at(&r.data.d_q, 0, i, h, x) == 0 && data_at(&r.data.d_k, 0, i, h, x) == 0);
+                }
+            run_free(&r);
+        }
+}
+
 /* A negative slope makes far keys weigh more: scores grow with the distance, also in lanes that no row fills. */
 static void test_negative_slopes(void **state) {
     (void)state;
@@ -451,13 +474,21 @@ static void test_extreme_sinks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_extreme_sinks),      cmocka_unit_test(test_linear_in_v),
-        cmocka_unit_test(test_values_conserve),    cmocka_unit_test(test_permuted_keys),
-        cmocka_unit_test(test_split_and_fold),     cmocka_unit_test(test_hidden_tokens_never_leak),
-        cmocka_unit_test(test_future_never_leaks), cmocka_unit_test(test_decode_never_leaks),
-        cmocka_unit_test(test_rows_without_keys),  cmocka_unit_test(test_no_queries),
-        cmocka_unit_test(test_finite_differences), cmocka_unit_test(test_sink_takes_all),
-        cmocka_unit_test(test_negative_slopes),    cmocka_unit_test(test_statistics_beat_lse),
+        cmocka_unit_test(test_extreme_sinks),
+        cmocka_unit_test(test_linear_in_v),
+        cmocka_unit_test(test_values_conserve),
+        cmocka_unit_test(test_permuted_keys),
+        cmocka_unit_test(test_split_and_fold),
+        cmocka_unit_test(test_hidden_tokens_never_leak),
+        cmocka_unit_test(test_future_never_leaks),
+        cmocka_unit_test(test_decode_never_leaks),
+        cmocka_unit_test(test_rows_without_keys),
+        cmocka_unit_test(test_no_queries),
+        cmocka_unit_test(test_finite_differences),
+        cmocka_unit_test(test_sink_takes_all),
+        cmocka_unit_test(test_one_key),
+        cmocka_unit_test(test_negative_slopes),
+        cmocka_unit_test(test_statistics_beat_lse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -53,13 +53,13 @@ static int choose(int what, int of) { return (int)(data_bits(4711, (uint64_t)wha
 
 /* 0: fine; else a bit for every output above its threshold, and FAR_BIT if one is far above or it did not run at all. */
 static unsigned check_draw(const word *w, const char *text, uint64_t seed, enum from from) {
-    /* 100: the 16-lane body on AVX2 registers, which only the test library has */
-    static const burst_isa isas[] = {BURST_ISA_AUTO, BURST_ISA_AVX512, BURST_ISA_SCALAR, BURST_ISA_AVX2,
-                                     (burst_isa)100};
+    /* 100, 102: the 16-lane body on AVX2 registers, and with pairs of bf16; only the test library has them */
+    static const burst_isa isas[] = {BURST_ISA_AUTO, BURST_ISA_AVX512, BURST_ISA_SCALAR,
+                                     BURST_ISA_AVX2, (burst_isa)100,   (burst_isa)102};
     check_options options = {.plan = BURST_OPTIONS_INIT, .seed = seed};
     options.forward_only = from == FORWARD_ONLY, options.from_lse = from == FROM_LSE;
     options.plan.threads = 1 + choose(0, over_ranks ? 2 : 3);
-    options.plan.isa = isas[choose(1, 5)];
+    options.plan.isa = isas[choose(1, 6)];
     if (!burst_isa_supported(options.plan.isa)) options.plan.isa = BURST_ISA_AUTO;
     check_result result;
     const int ranks = over_ranks ? 1 + choose(2, 8) : 1;

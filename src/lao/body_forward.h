@@ -29,7 +29,8 @@ static size_t forward_carve(const lao *local, char *base, forward_work *w) {
     const lao_cut *cut = &local->forward;
     const int64_t d = local->shape.head_dim, dv = lao_round_up(local->shape.value_dim, GROUP);
     const int64_t rows = lao_round_up(cut->rows, PANEL), wide = lao_round_up(lao_max(d, dv), LANES) + LANES;
-    const int64_t keys = lao_max(lao_round_up(cut->k_tile, 2 * QK_ROWS), lao_max(FEW_SCORES, ONE_KEYS));
+    /* a stretch of keys may begin anywhere, and its scores run on to a whole step */
+    const int64_t keys = lao_max(cut->k_tile + 2 * QK_ROWS, lao_max(FEW_SCORES, ONE_KEYS));
     carver c = {base, 0};
     w->q = carve(&c, rows * FORM_DIMS(d), sizeof(real));
     w->o = carve(&c, rows * dv, sizeof(real));

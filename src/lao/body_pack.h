@@ -258,7 +258,7 @@ KERNEL void reach_of(const lao_block *block, panels p, int64_t index, const lao_
 }
 
 /* A panel's keys in order, cut where a vector of rows begins or ends to see any: along the edge of a band a third of the
- * products would be with keys that a whole vector may not see. Tiles take all vectors at once. How many stretches there are. */
+ * products would be with keys that a whole vector may not see. Tiles take all vectors at once. Returns how many. */
 KERNEL int stretches_of(const reach *r, panels p, int64_t index, stretch out[2 * PANEL_VECTORS]) {
     const int nv = panel_vectors(p, index);
     int64_t from[PANEL_VECTORS], to[PANEL_VECTORS], cut[2 * PANEL_VECTORS];
@@ -267,7 +267,8 @@ KERNEL int stretches_of(const reach *r, panels p, int64_t index, stretch out[2 *
 #ifdef SIMD_TILES
     return 1;
 #endif
-    if (r->full || nv == 1) return 1;
+    /* stretches are LANES keys long where bands run along the diagonal; shorter than a step of scores they cost more */
+    if (r->full || nv == 1 || LANES < 2 * QK_ROWS) return 1;
     for (int v = 0; v < nv; v++) {
         from[v] = r->end, to[v] = r->begin;
         for (int64_t lane = v * LANES; lane < lao_min((v + 1) * LANES, panel_rows(p, index)); lane++) {
