@@ -7,6 +7,30 @@
 #define FEW_WIDTH(rows)                                                                                                \
     ((rows) == 1 ? 8 : (rows) < 4 ? 4 : 2) /* vectors of dims in a gather step; whole rows for one */
 
+/* What scores are summed over: numbers, or pairs of them as they lie (then Q too), `at` + x of a key. */
+#ifdef SIMD_PAIRS
+#define FEW_TERMS(dims) FORM_DIMS(dims)
+INLINE vf few_terms(const burst_dtype dtype, const char *key, int64_t x) {
+    (void)dtype;
+    return v_load((const real *)(const void *)key + x);
+}
+INLINE vf few_terms_tail(const burst_dtype dtype, const char *key, int64_t x, int64_t dims) {
+    char bytes[LANES * sizeof(real)] = {0};
+    memcpy(bytes, key + x * (int64_t)sizeof(real), (size_t)dims * dtype_bytes(dtype) - (size_t)x * sizeof(real));
+    return v_load((const real *)(const void *)bytes);
+}
+INLINE vf v_few(vf a, vf b, vf sum) { return v_dot(a, b, sum); }
+#else
+#define FEW_TERMS(dims) (dims)
+INLINE vf v_few(vf a, vf b, vf sum) { return v_fma(a, b, sum); }
+INLINE vf few_terms(const burst_dtype dtype, const char *key, int64_t x) {
+    return load_as(dtype, key + x * (int64_t)dtype_bytes(dtype));
+}
+INLINE vf few_terms_tail(const burst_dtype dtype, const char *key, int64_t x, int64_t dims) {
+    return load_tail(dtype, key + x * (int64_t)dtype_bytes(dtype), dims - x);
+}
+#endif
+
 /* n rows of a tensor, `stride` bytes apart */
 typedef struct few_rows {
     const char *at;
@@ -35,34 +59,34 @@ INLINE void few_put(const int rows, const int keys, vf sum[8][4], real *score, i
 /* score[key][row] for `rows` rows of Q, `wide` apart, and `keys` keys: dims in whole vectors */
 INLINE void few_scores_step(const burst_dtype dtype, const int rows, const int keys, const char *const *key,
                             int64_t dims, const real *q, int64_t wide, real *score, int64_t width) {
-    const int64_t size = (int64_t)dtype_bytes(dtype);
+    const int64_t terms = FEW_TERMS(dims);
     vf sum[8][4];
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < keys; i++) sum[r][i] = v_set(0);
 #pragma GCC unroll 2
-    for (int64_t x = 0; x + LANES <= dims; x += LANES) {
+    for (int64_t x = 0; x + LANES <= terms; x += LANES) {
         vf a[4];
         for (int i = 0; i < keys; i++) {
-            a[i] = load_as(dtype, key[i] + x * size);
+            a[i] = few_terms(dtype, key[i], x);
             V_KEEP(a[i]);
         }
         for (int r = 0; r < rows; r++) {
             vf b = v_load(q + r * wide + x);
             V_KEEP(b);
-            for (int i = 0; i < keys; i++) sum[r][i] = v_fma(b, a[i], sum[r][i]);
+            for (int i = 0; i < keys; i++) sum[r][i] = v_few(b, a[i], sum[r][i]);
         }
     }
     few_put(rows, keys, sum, score, width, false);
 }
 
-/* the dims behind the whole vectors; Q is padded with 0 */
+/* the terms behind the whole vectors; Q is padded with 0 */
 INLINE void few_scores_tail(const burst_dtype dtype, const int rows, const int keys, const char *const *key,
                             int64_t dims, const real *q, int64_t wide, real *score, int64_t width) {
-    const int64_t whole = dims / LANES * LANES;
+    const int64_t whole = FEW_TERMS(dims) / LANES * LANES;
     vf sum[8][4];
     for (int i = 0; i < keys; i++) {
-        const vf a = load_tail(dtype, key[i] + whole * (int64_t)dtype_bytes(dtype), dims - whole);
-        for (int r = 0; r < rows; r++) sum[r][i] = v_mul(v_load(q + r * wide + whole), a);
+        const vf a = few_terms_tail(dtype, key[i], whole, dims);
+        for (int r = 0; r < rows; r++) sum[r][i] = v_few(v_load(q + r * wide + whole), a, v_set(0));
     }
     few_put(rows, keys, sum, score, width, true);
 }
@@ -79,7 +103,7 @@ INLINE void few_scores_body(const burst_dtype dtype, const int group, int64_t ro
         for (int64_t r = 0; r < rows; r += group) {
             look_ahead(&rest, share);
             few_scores_step(dtype, group, keys, key, k.dims, q + r * wide, wide, score + j * width + r, width);
-            if (k.dims % LANES)
+            if (FEW_TERMS(k.dims) % LANES)
                 few_scores_tail(dtype, group, keys, key, k.dims, q + r * wide, wide, score + j * width + r, width);
         }
     }
@@ -234,7 +258,7 @@ static forward_work few_work(const lao *local, const lao_block *block, const for
     return one;
 }
 
-/* paired: Q in pair_order */
+/* paired: Q in pair_order, for body_one.h */
 static void few_open(const lao *local, const lao_forward_args *args, const lao_block *block, bool paired,
                      forward_work *w) {
     const panels p = panels_of(block);
@@ -245,7 +269,15 @@ static void few_open(const lao *local, const lao_forward_args *args, const lao_b
     for (int64_t r = 0; r < all; r++) w->m[r] = -(real)INFINITY, w->sum[r] = 0;
     for (int64_t r = 0; r < p.rows; r++) {
         real *q = w->few_q + r * wide;
-        row_load(dtype, tensor_row(&args->q, dtype, block->b, row_query(block, r), row_head(block, r)), d, w->row);
+        const char *from = tensor_row(&args->q, dtype, block->b, row_query(block, r), row_head(block, r));
+#ifdef SIMD_PAIRS
+        if (!paired) {
+            key_put(dtype, from, d, q);
+            if (local->shape.scale < 0) key_negate(d, q);
+            continue;
+        }
+#endif
+        row_load(dtype, from, d, w->row);
         for (int64_t x = 0; x < d; x++)
             q[paired ? pair_order(dtype, x, d) : x] = local->shape.scale < 0 ? -w->row[x] : w->row[x];
     }
