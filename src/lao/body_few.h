@@ -7,7 +7,7 @@
 #define FEW_WIDTH(rows)                                                                                                \
     ((rows) == 1 ? 8 : (rows) < 4 ? 4 : 2) /* vectors of dims in a gather step; whole rows for one */
 
-/* What scores are summed over: numbers, or pairs of them as they lie (then Q too), `at` + x of a key. */
+/* What scores are summed over: numbers, or pairs of bf16 as they lie, in Q too. LANES terms of a key from term x on. */
 #ifdef SIMD_PAIRS
 #define FEW_TERMS(dims) FORM_DIMS(dims)
 INLINE vf few_terms(const burst_dtype dtype, const char *key, int64_t x) {

@@ -87,8 +87,8 @@ static void spread_row(const real *row, int64_t dims, int64_t rows, int64_t r, r
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-/* s[n][of * LANES] of keys k[n][FORM_DIMS], nv vectors of the panel's `of`; n is rounded up to the step, so s and k need slack behind. (Taking the
- * maximum here, while the sums are in registers, costs more than reading them again: 4 % at d = 64.) */
+/* nv vectors of s[n][of * LANES], of keys k[n][FORM_DIMS]; n is rounded up to the step, so s and k need slack behind. (Taking
+ * the maximum here, while the sums are in registers, costs more than reading them again: 4 % at d = 64.) */
 INLINE void scores_body(const int nv, const int of, const int mr, int64_t n, int64_t dims, const real *restrict q,
                         const real *restrict k, real *restrict s) {
     const int64_t d = FORM_DIMS(dims);
@@ -131,8 +131,8 @@ static void scores(int nv, int of, int64_t n, int64_t d, const real *q, const re
     if (nv == 1) scores_1(of, n, d, q, k, s);
 }
 
-/* nv vectors of o[dims][of * LANES] = o * keep[row] + sum over n keys; dims is a multiple of GROUP; v[dim / GROUP] starts every `jump`
- * reals. */
+/* nv vectors of o[dims][of * LANES] = o * keep[row] + sum over n keys; dims is a multiple of GROUP; v[dim / GROUP] starts
+ * every `jump` reals. */
 INLINE void gather_body(const int nv, const int of, const int groups, int64_t n, int64_t dims, const real *restrict p,
                         const real *restrict v, int64_t jump, real *restrict o, const real *restrict keep) {
     for (int64_t x = 0; x < dims; x += groups * GROUP) {
