@@ -1,6 +1,7 @@
 /* test_properties.c - what holds without an oracle: linearity, conservation, invariance, and that what a row may not see
  * never reaches it. Gradients also by finite differences in f64. */
 #include <math.h>
+#include <stdio.h>
 
 #include "run.h"
 
@@ -237,6 +238,29 @@ static void test_decode_never_leaks(void **state) {
                 run_free(&a);
                 run_free(&b);
             }
+}
+
+/* keys lie beside each other in memory: one kv head's NaN right behind a key of another is none of its business */
+static void test_decode_reads_its_own_head(void **state) {
+    (void)state;
+    const char *const types[] = {"f32", "bf16", "f16"};
+    for (int n = 0; n < 3 * SETS; n++)
+        for (int64_t d = 1; d <= 130; d += d < 36 ? 1 : 7) {
+            char text[100];
+            run a, b;
+            if (!usable(n / 3)) continue;
+            snprintf(text, sizeof text, "b1h%dg2n1k30d%d:%s", d % 2 ? 4 : 2, (int)d, types[n % 3]);
+            run_make(text, 1, sets[n / 3], &a);
+            run_make(text, 1, sets[n / 3], &b);
+            for (int64_t key = 0; key < 30; key++) put(&b.data.k, key, 1, 0, NAN), put(&b.data.v, key, 1, 0, NAN);
+            assert_int_equal(check_forward(a.plan, &a.data, NULL), BURST_OK);
+            assert_int_equal(check_forward(b.plan, &b.data, NULL), BURST_OK);
+            for (int64_t x = 0; x < d; x++)
+                assert_true(data_at(&a.data.o, 0, 0, 0, x) == data_at(&b.data.o, 0, 0, 0, x));
+            assert_true(isnan(data_at(&b.data.o, 0, 0, a.word.heads - 1, 0)));
+            run_free(&a);
+            run_free(&b);
+        }
 }
 
 static void test_rows_without_keys(void **state) {
@@ -482,6 +506,7 @@ int main(void) {
         cmocka_unit_test(test_hidden_tokens_never_leak),
         cmocka_unit_test(test_future_never_leaks),
         cmocka_unit_test(test_decode_never_leaks),
+        cmocka_unit_test(test_decode_reads_its_own_head),
         cmocka_unit_test(test_rows_without_keys),
         cmocka_unit_test(test_no_queries),
         cmocka_unit_test(test_finite_differences),

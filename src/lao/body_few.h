@@ -9,7 +9,8 @@
 
 /* What scores are summed over: numbers, or pairs of bf16 as they lie, in Q too. LANES terms of a key from term x on. */
 #ifdef SIMD_PAIRS
-#define FEW_TERMS(dims) FORM_DIMS(dims)
+#define FEW_VECTORS(dims) ((dims) / (2 * LANES)) /* whole vectors of terms; what is left of a key is read bytewise */
+#define FEW_REST(dims) ((dims) % (2 * LANES))
 INLINE vf few_terms(const burst_dtype dtype, const char *key, int64_t x) {
     (void)dtype;
     return v_load((const real *)(const void *)key + x);
@@ -21,7 +22,8 @@ INLINE vf few_terms_tail(const burst_dtype dtype, const char *key, int64_t x, in
 }
 INLINE vf v_few(vf a, vf b, vf sum) { return v_dot(a, b, sum); }
 #else
-#define FEW_TERMS(dims) (dims)
+#define FEW_VECTORS(dims) ((dims) / LANES)
+#define FEW_REST(dims) ((dims) % LANES)
 INLINE vf v_few(vf a, vf b, vf sum) { return v_fma(a, b, sum); }
 INLINE vf few_terms(const burst_dtype dtype, const char *key, int64_t x) {
     return load_as(dtype, key + x * (int64_t)dtype_bytes(dtype));
@@ -59,12 +61,12 @@ INLINE void few_put(const int rows, const int keys, vf sum[8][4], real *score, i
 /* score[key][row] for `rows` rows of Q, `wide` apart, and `keys` keys: dims in whole vectors */
 INLINE void few_scores_step(const burst_dtype dtype, const int rows, const int keys, const char *const *key,
                             int64_t dims, const real *q, int64_t wide, real *score, int64_t width) {
-    const int64_t terms = FEW_TERMS(dims);
+    const int64_t whole = FEW_VECTORS(dims) * LANES;
     vf sum[8][4];
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < keys; i++) sum[r][i] = v_set(0);
 #pragma GCC unroll 2
-    for (int64_t x = 0; x + LANES <= terms; x += LANES) {
+    for (int64_t x = 0; x < whole; x += LANES) {
         vf a[4];
         for (int i = 0; i < keys; i++) {
             a[i] = few_terms(dtype, key[i], x);
@@ -82,7 +84,7 @@ INLINE void few_scores_step(const burst_dtype dtype, const int rows, const int k
 /* the terms behind the whole vectors; Q is padded with 0 */
 INLINE void few_scores_tail(const burst_dtype dtype, const int rows, const int keys, const char *const *key,
                             int64_t dims, const real *q, int64_t wide, real *score, int64_t width) {
-    const int64_t whole = FEW_TERMS(dims) / LANES * LANES;
+    const int64_t whole = FEW_VECTORS(dims) * LANES;
     vf sum[8][4];
     for (int i = 0; i < keys; i++) {
         const vf a = few_terms_tail(dtype, key[i], whole, dims);
@@ -103,7 +105,7 @@ INLINE void few_scores_body(const burst_dtype dtype, const int group, int64_t ro
         for (int64_t r = 0; r < rows; r += group) {
             look_ahead(&rest, share);
             few_scores_step(dtype, group, keys, key, k.dims, q + r * wide, wide, score + j * width + r, width);
-            if (FEW_TERMS(k.dims) % LANES)
+            if (FEW_REST(k.dims))
                 few_scores_tail(dtype, group, keys, key, k.dims, q + r * wide, wide, score + j * width + r, width);
         }
     }
@@ -263,10 +265,11 @@ static void few_open(const lao *local, const lao_forward_args *args, const lao_b
                      forward_work *w) {
     const panels p = panels_of(block);
     const burst_dtype dtype = local->shape.dtype;
-    const int64_t d = local->shape.head_dim, all = p.count * PANEL, wide = lao_round_up(d, LANES);
-    memset(w->few_q, 0, (size_t)(all * wide) * sizeof(real));
-    memset(w->few_o, 0, (size_t)(all * lao_round_up(local->shape.value_dim, LANES)) * sizeof(real));
-    for (int64_t r = 0; r < all; r++) w->m[r] = -(real)INFINITY, w->sum[r] = 0;
+    const int64_t d = local->shape.head_dim, wide = lao_round_up(d, LANES);
+    const int64_t some = lao_round_up(p.rows, FEW_GROUP == 1 ? 1 : FEW_MANY); /* products take whole groups */
+    memset(w->few_q, 0, (size_t)(some * wide) * sizeof(real));
+    memset(w->few_o, 0, (size_t)(some * lao_round_up(local->shape.value_dim, LANES)) * sizeof(real));
+    for (int64_t r = 0; r < p.count * PANEL; r++) w->m[r] = -(real)INFINITY, w->sum[r] = 0;
     for (int64_t r = 0; r < p.rows; r++) {
         real *q = w->few_q + r * wide;
         const char *from = tensor_row(&args->q, dtype, block->b, row_query(block, r), row_head(block, r));
@@ -295,7 +298,8 @@ static void few_close(const lao *local, const lao_forward_args *args, const lao_
         memcpy(state.sum, w->sum, (size_t)(p.count * PANEL) * sizeof(real));
         w->o = state.o;
     }
-    memset(w->o, 0, (size_t)(p.count * PANEL * padded) * sizeof(real));
+    const int64_t whole = p.count - 1; /* all panels but the last are full */
+    memset(w->o, 0, (size_t)((whole * PANEL + panel_vectors(p, whole) * LANES) * padded) * sizeof(real));
     for (int64_t r = 0; r < p.rows; r++) {
         const int64_t index = r / PANEL, width = panel_vectors(p, index) * LANES;
         real *o = w->o + index * PANEL * padded + r % PANEL;
@@ -331,6 +335,34 @@ static void few_soon(const lao *local, const lao_forward_args *args, const lao_b
     }
 }
 
+/* One panel of every kv head of the task through keys step .. last-1, of which it sees `r`. */
+static void few_heads(const lao *local, const lao_forward_args *args, const lao_block *block, panels p, int64_t index,
+                      const lao_rect *rect, const reach *r, int64_t step, int64_t last, forward_work *w) {
+    for (int64_t n = 0; n < block->together; n++) {
+        const lao_block one = few_block(local, block, n);
+        forward_work rows = few_work(local, block, w, n);
+        ahead soon[2];
+        few_soon(local, args, block, n, step, last, soon);
+        few_panel(local, args, &one, p, index, rect, r, step, soon, &rows);
+    }
+}
+
+/* The keys that a rectangle leaves one panel of first .. last-1, `keys` at a time. */
+static void few_rect(const lao *local, const lao_forward_args *args, const lao_block *block, panels p, int64_t index,
+                     const lao_rect *rect, int64_t first, int64_t last, int64_t keys, forward_work *w) {
+    reach all, r;
+    reach_of(block, p, index, rect, first, last, &all);
+    const int64_t end = first + all.end;
+    for (int64_t step = first + all.begin, next; step < end; step = next) {
+        next = lao_min(step + keys, end);
+        if (all.full)
+            r.begin = 0, r.end = next - step, r.full = true;
+        else
+            reach_of(block, p, index, rect, step, next, &r);
+        if (r.begin < r.end) few_heads(local, args, block, p, index, rect, &r, step, next, w);
+    }
+}
+
 /* All kv heads of the task, side by side, a step of keys at a time: so their keys are read in the order of memory. */
 static void forward_few(const lao *local, const lao_forward_args *args, const lao_block *block, forward_work *w,
                         char *partial, lao_run *run) {
@@ -342,25 +374,14 @@ static void forward_few(const lao *local, const lao_forward_args *args, const la
         forward_work rows = few_work(local, block, w, n);
         few_open(local, args, &one, false, &rows);
     }
-    for (int64_t step = block->j0; step < block->j1; step += keys) {
-        const int64_t last = lao_min(step + keys, block->j1);
+    for (int64_t first = block->j0; first < block->j1; first += FEW_TILE) {
+        const int64_t last = lao_min(first + FEW_TILE, block->j1);
         int64_t begin, end;
-        const size_t count = active_rects(block, step, last, w->active, &begin, &end);
-        for (size_t id = 0; id < count; id++) {
-            const lao_rect *rect = &block->rects[w->active[id]];
-            for (int64_t index = 0; index < p.count; index++) {
-                reach r;
-                reach_of(block, p, index, rect, step, last, &r);
-                for (int64_t n = 0; n < block->together && r.begin < r.end; n++) {
-                    const lao_block one = few_block(local, block, n);
-                    forward_work rows = few_work(local, block, w, n);
-                    ahead soon[2];
-                    few_soon(local, args, block, n, step, last, soon);
-                    few_panel(local, args, &one, p, index, rect, &r, step, soon, &rows);
-                }
-            }
-        }
-        lao_tick(run, (double)(p.rows * block->together * (last - step)));
+        const size_t count = active_rects(block, first, last, w->active, &begin, &end);
+        for (size_t id = 0; id < count; id++)
+            for (int64_t index = 0; index < p.count; index++)
+                few_rect(local, args, block, p, index, &block->rects[w->active[id]], first, last, keys, w);
+        lao_tick(run, (double)(p.rows * block->together * (last - first)));
         if (lao_stopped(run)) return;
     }
     for (int64_t n = 0; n < block->together; n++) {

@@ -14,7 +14,7 @@
 #define ONE_BYTES (LANES < 16 ? 4096 : 8192)
 #define ONE_WIDE 32768
 #define ONE_KEYS 96
-#define ONE_TILE 384 /* keys for which the mask is looked at once */
+#define FEW_TILE 384 /* keys for which the mask is looked at once, with one row too */
 
 typedef struct forward_work {
     real *q, *o, *m, *sum; /* the block's rows, in panels */

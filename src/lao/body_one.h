@@ -181,8 +181,8 @@ static void forward_one(const lao *local, const lao_forward_args *args, const la
         forward_work rows = few_work(local, block, w, 0);
         memset(w->score, 0, ONE_KEYS * PANEL * sizeof(real)); /* lanes without a row stay finite */
         few_open(local, args, &heads, true, &rows);
-        for (int64_t first = block->j0; first < block->j1; first += ONE_TILE) {
-            const int64_t last = lao_min(first + ONE_TILE, block->j1);
+        for (int64_t first = block->j0; first < block->j1; first += FEW_TILE) {
+            const int64_t last = lao_min(first + FEW_TILE, block->j1);
             int64_t begin, end;
             const size_t count = active_rects(block, first, last, w->active, &begin, &end);
             for (size_t id = 0; id < count; id++)

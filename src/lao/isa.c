@@ -109,6 +109,7 @@ burst_status lao_choose_isa(burst_isa wanted, burst_dtype dtype, burst_isa *chos
                          entry->name);
     const bool brief = entry->isa == BURST_ISA_AMX || entry->isa == BURST_ISA_AVX512BF16;
     *chosen = brief && dtype != BURST_BF16 ? BURST_ISA_AVX512 : entry->isa;
+    if (dtype == BURST_F64) *chosen = BURST_ISA_SCALAR; /* plain C, whatever is asked for */
     return BURST_OK;
 }
 
