@@ -193,6 +193,18 @@ bool mask_pairs(const burst_mask *mask, int64_t batch, int64_t *pairs) {
     return !__builtin_mul_overflow(total, mask->batch > 0 ? 1 : batch, pairs);
 }
 
+/* In the order of their keys: so rows meet them from the first to the last, and with ALiBi small weights are not added to large
+ * sums out of turn. */
+static int compare_slices(const void *left, const void *right) {
+    const burst_slice *a = left, *b = right;
+    if (a->k_begin != b->k_begin) return a->k_begin < b->k_begin ? -1 : 1;
+    if (a->q_begin != b->q_begin) return a->q_begin < b->q_begin ? -1 : 1;
+    return 0;
+}
+static void sort_slices(slice_list *list) {
+    if (list->count > 1) qsort(list->items, list->count, sizeof *list->items, compare_slices);
+}
+
 /* ---- builders ---------------------------------------------------------------------------------------------------- */
 
 burst_status burst_mask_create(const burst_mask_spec *spec, burst_mask **mask) {
@@ -234,6 +246,7 @@ static burst_status append_slices(slice_list *list, int64_t q_tokens, int64_t k_
     bool found = false;
     size_t a = 0, b = 0;
     if (status == BURST_OK) status = slice_find_overlap(list->items, list->count, &found, &a, &b);
+    if (status == BURST_OK && !found) sort_slices(list);
     if (status != BURST_OK || !found) return status;
     a = index_of_slice(slices, a);
     b = index_of_slice(slices, b);
@@ -355,13 +368,6 @@ static burst_status close_runs(slice_list *list, const block_map *map, const blo
     return status;
 }
 
-static int compare_slices(const void *left, const void *right) {
-    const burst_slice *a = left, *b = right;
-    if (a->q_begin != b->q_begin) return a->q_begin < b->q_begin ? -1 : 1;
-    if (a->k_begin != b->k_begin) return a->k_begin < b->k_begin ? -1 : 1;
-    return 0;
-}
-
 static burst_status append_blocks(slice_list *list, const block_map *map) {
     const size_t most = (size_t)map->columns / 2 + 1; /* runs of a row */
     size_t bytes = 0;
@@ -376,7 +382,7 @@ static burst_status append_blocks(slice_list *list, const block_map *map) {
         open_count = count;
     }
     base_free(runs);
-    if (list->count > 1) qsort(list->items, list->count, sizeof *list->items, compare_slices);
+    sort_slices(list);
     return status;
 }
 
