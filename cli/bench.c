@@ -320,7 +320,7 @@ static int failed(bench *b, const crew_member *me, burst_status status, int code
     if (me->rank == 0) {
         b->code = code;
         if (status != BURST_OK)
-            command_complain(b->text, status);
+            command_complain(b->options, b->text, status);
         else
             fprintf(stderr, "burst: \"%s\": %.0f of the ranks failed\n", b->text, bad);
     }

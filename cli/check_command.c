@@ -109,12 +109,7 @@ static void check_member(crew_member *me, void *user) {
 static int check_text(const command_options *options, const char *text, int lines) {
     word w;
     int bad = command_word(options, text, &w);
-    if (bad) {
-        check_result unread = {.code = EXIT_REFUSED, .status = BURST_INVALID};
-        (void)word_parse(text, &w, unread.message);
-        if (options->json) print_json(text, NULL, &unread); /* a word, an object: whoever reads them can count */
-        return bad;
-    }
+    if (bad) return bad;
     progress_label label = {"computing"};
     const system_kind *system = options->system_count ? options->systems[0] : NULL;
     checking c = {.word = &w, .text = text, .ranks = command_ranks(options)};

@@ -33,12 +33,12 @@ typedef struct command_options {
 int command_parse(int count, char **arguments, command_options *out);
 void command_free(command_options *options);
 
-/* The word with --dtype applied; 0, or EXIT_REFUSED after a sentence on stderr. */
+/* The word with --dtype applied; 0, or EXIT_REFUSED after a sentence on stderr, with --json an object on stdout too. */
 int command_word(const command_options *options, const char *text, word *out);
 /* How many ranks: what --ranks said, or all processes under MPI. */
 int command_ranks(const command_options *options);
-/* A sentence on stderr for a word that the library refused or failed on. */
-void command_complain(const char *text, burst_status status);
+/* A sentence on stderr for a word that the library refused or failed on, with --json an object on stdout too. */
+void command_complain(const command_options *options, const char *text, burst_status status);
 
 int command_check(const command_options *options);
 int command_bench(const command_options *options);

@@ -118,7 +118,7 @@ int command_info(const command_options *options) {
     }
     burst_status status = chosen(options, BURST_BF16, &brief, &threads);
     if (status == BURST_OK) status = chosen(options, BURST_F32, &isa, &threads);
-    if (status != BURST_OK) return command_complain("info", status), EXIT_REFUSED;
+    if (status != BURST_OK) return command_complain(options, "info", status), EXIT_REFUSED;
     cpu_name(cpu, sizeof cpu);
     supported(isas, sizeof isas);
     if (options->json) {
@@ -177,7 +177,7 @@ static int plan_word(const command_options *options, const char *text) {
     const int ranks = system && system->alone ? 1 : command_ranks(options);
     burst_transport *dry = NULL; /* nothing is run: one process can speak for all ranks */
     burst_status status = word_problem_make(&w, options->seed, &problem);
-    if (status == BURST_OK && ranks > 1) status = burst_transport_create_dry(0, ranks, &dry);
+    if (status == BURST_OK) status = burst_transport_create_dry(0, ranks, &dry);
     if (status == BURST_OK) status = burst_plan_create(&problem.problem, dry, &how, &plan);
     char *canonical = word_text(&w);
     if (status == BURST_OK) {
@@ -190,7 +190,7 @@ static int plan_word(const command_options *options, const char *text) {
             printf("%s\n%s%s", canonical, description, length && description[length - 1] == '\n' ? "" : "\n");
         free(description);
     } else {
-        command_complain(canonical, status);
+        command_complain(options, canonical, status);
         code = EXIT_REFUSED;
     }
     free(canonical);

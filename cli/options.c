@@ -247,6 +247,7 @@ int command_parse(int count, char **arguments, command_options *out) {
     if (out->list && !checks) return refuse("--list is for burst check");
     if (out->from_lse && !checks) return refuse("--from-lse is for burst check");
     int benches = out->command && strcmp(out->command, "bench") == 0;
+    if (out->repeat && !benches) return refuse("--repeat is for burst bench");
     if (out->rank_counts > 1 && !benches) return refuse("several numbers of --ranks are for burst bench");
     if (out->unchecked && !(benches && out->system_count)) return refuse("--unchecked is for burst bench --system");
     const burst_options *p = &out->plan;
@@ -269,10 +270,22 @@ void command_free(command_options *options) {
     memset(options, 0, sizeof *options);
 }
 
+/* A word, an object, also for one that is refused: whoever reads them can count. */
+static void print_refusal(const command_options *options, const char *text, burst_status status, const char *message) {
+    if (!options->json) return;
+    json *object = json_new();
+    json_text(object, "word", text);
+    json_bool(object, "ok", 0);
+    json_text(object, "status", burst_status_name(status));
+    json_text(object, "message", message);
+    json_print(object);
+}
+
 int command_word(const command_options *options, const char *text, word *out) {
     char error[WORD_ERROR_SIZE];
     if (word_parse(text, out, error)) {
         fprintf(stderr, "burst: \"%s\": %s\n", text, error);
+        print_refusal(options, text, BURST_INVALID, error);
         return EXIT_REFUSED;
     }
     if (options->has_dtype) out->dtype = options->dtype;
@@ -284,6 +297,7 @@ int command_ranks(const command_options *options) {
     return crew_processes();
 }
 
-void command_complain(const char *text, burst_status status) {
+void command_complain(const command_options *options, const char *text, burst_status status) {
     fprintf(stderr, "burst: \"%s\": %s: %s\n", text, burst_status_name(status), burst_last_error());
+    print_refusal(options, text, status, burst_last_error());
 }

@@ -1,6 +1,6 @@
 /* sample.c - a sample where mistakes hide: first and last token, edges of tiles and of documents, and a few by chance.
  *
- * Tile edges are multiples of what kernels like: 24 queries a panel, 96 and 192 keys, 768 queries a tile. */
+ * Tile edges are multiples of what kernels like: 24 and 48 queries a panel, 96 to 384 keys, 768 and 1536 queries a tile. */
 #include "sample.h"
 #include "data.h"
 
@@ -70,7 +70,7 @@ static int64_t draw(drawer *d, int64_t below) {
 }
 
 static void take_edges(drawer *d, const word_list *documents) {
-    static const int64_t tiles[] = {24, 96, 192, 768};
+    static const int64_t tiles[] = {24, 48, 96, 192, 288, 384, 768, 1536};
     for (size_t i = 0; i < 4 && documents->count; i++) {
         int64_t last = draw(d, (int64_t)documents->count), start = 0;
         for (int64_t j = 0; j < last; j++) start += documents->at[j];
@@ -78,7 +78,7 @@ static void take_edges(drawer *d, const word_list *documents) {
         take(d, start + documents->at[last] - 1);
     }
     for (size_t i = 0; i < 8; i++) {
-        int64_t tile = tiles[i % 4], edge = tile * (1 + draw(d, d->limit / tile + 1));
+        int64_t tile = tiles[i], edge = tile * (1 + draw(d, d->limit / tile + 1));
         take(d, edge - 1);
         take(d, edge);
         take(d, edge + 1);
