@@ -11,8 +11,8 @@
  *   transport  one rank's end of the lines to the others. NULL, or "self": one rank, this process.
  *   plan       a problem made ready on this machine: kernels, tiles, threads, all memory. It serves any number of
  *              forward and backward calls in any order (many layers, one plan), one call at a time; different plans may
- *              run at the same time. Nothing is allocated after it is made (over MPI, ranks of one node see each other's
- *              memory from the first call on, and MPI does as it likes).
+ *              run at the same time. Nothing is allocated after it is made (but OpenMP starts its threads at a thread's
+ *              first call, and over MPI, ranks of one node see each other's memory from then on, and MPI does as it likes).
  *   status     every function that can fail returns one; burst_last_error() has the sentence, per thread.
  *
  * WHAT IS COMPUTED, for query q and key k of one batch row, query head h, kv head h / (H / G):
@@ -113,7 +113,7 @@ typedef enum burst_isa {
     BURST_ISA_AMX = 5,
     /* Dot products of bf16; f32 and f16 take AVX-512 then. Here and with AMX, bf16 numbers and sums of scores below 2^-126 count as
      * 0: ask for AVX512 where a huge scale makes something of them. */
-    BURST_ISA_AVX512BF16 = 6
+    BURST_ISA_AVX512BF16 = 6 /* f64 is plain C on every CPU: its plans say SCALAR, whatever is asked for */
 } burst_isa;
 
 BURST_API const char *burst_isa_name(burst_isa isa); /* "avx2"; NULL if unknown */

@@ -5,7 +5,7 @@
 
 #include "run.h"
 
-enum { HEADS = 4, KV_HEADS = 2, DIM = 16, TOKENS = 90, LONG = 1500, HALF_WAY = 600 };
+enum { HEADS = 4, KV_HEADS = 2, DIM = 16, TOKENS = 90, LONG = 1500, HALF_WAY = 1500 };
 
 /* One problem with all its buffers, filled with something smooth that depends on the seed. */
 typedef struct bench {

@@ -288,15 +288,18 @@ static void decode(void **state) {
     (void)state;
     batch b = {0, 0};
     static const int64_t keys[] = {1, 97, 500, 1025, 3000, 4099};
+    static const int few_dims[] = {64, 128, 33, 16, 8};
+    static const char *const masks[] = {
+        "", ":causal", ":causal", ":sinktokens=3:window=40/0", ":align=start:window=-1/390", ":blocks=16/0.5"};
+    static const char *const modifiers[] = {"", "", ":sink:alibi", ":softcap=5"};
     for (int n = 1; n <= 16; n += n < 5 ? 1 : 5)
         for (size_t i = 0; i < 6; i++)
             for (int ratio = 1; ratio <= 8; ratio *= 2) {
                 if (!is_long && (n * ratio * keys[i] > 70000 || (over_ranks && n % 2 == 0)))
                     continue; /* slow to judge */
                 char text[100];
-                int pattern = n + (int)i + ratio;
-                sprintf(text, "b2h%dg2n%dk%lldd%d%s%s:%s", 2 * ratio, n, (long long)keys[i], pattern % 2 ? 64 : 128,
-                        pattern % 3 ? ":causal" : "", pattern % 4 == 0 ? ":sink:alibi" : "", dtypes[pattern % 4]);
+                sprintf(text, "b2h%dg2n%dk%lldd%d%s%s:%s", 2 * ratio, n, (long long)keys[i], few_dims[choose(9, 5)],
+                        masks[choose(10, 6)], modifiers[choose(11, 4)], dtypes[choose(12, 4)]);
                 check_text(&b, text, FROM_STATS);
                 check_text(&b, text, FORWARD_ONLY);
             }
@@ -319,6 +322,11 @@ static void decode(void **state) {
     finish("decode", &b);
 }
 
+/* A choice for the index-th of many words, most of which are left out. */
+static int by_index(int what, uint64_t index, int of) {
+    return (int)(data_bits(4712, (uint64_t)what, index) % (uint64_t)of);
+}
+
 /* The shapes of flash-attention's own tests. */
 static void flash_shapes(void **state) {
     (void)state;
@@ -329,18 +337,21 @@ static void flash_shapes(void **state) {
     static const int kv_heads[] = {6, 2, 1};
     static const char *const masks[] = {"", ":causal", ":window=37/11"};
     batch b = {0, 0};
-    int index = 0;
+    uint64_t index = 0;
     for (int p = 0; p < 18; p++)
         for (int d = 0; d < 12; d++)
             for (int g = 0; g < 3; g++)
                 for (int m = 0; m < 3; m++, index++) {
-                    /* the quick slice: each pair with 4 of the rest, the three large ones with 1 small dimension */
-                    int large = pairs[p][0] + pairs[p][1] > 2000;
-                    if (!is_long && (large ? index % 108 != 9 * p % 18 : (index + p) % 27 != 0)) continue;
-                    char text[100];
-                    sprintf(text, "b1h6g%dn%dk%dd%d%s:%s", kv_heads[g], pairs[p][0], pairs[p][1], dims[d], masks[m],
-                            dtypes[index % 3]);
-                    check_text(&b, text, FROM_STATS);
+                    /* the quick slice: each pair with 4 of the rest, the three large ones causal and with a window */
+                    const int large = pairs[p][0] + pairs[p][1] > 2000, chosen = by_index(0, index, large ? 3 : 4);
+                    if (!is_long && (large ? g != p % 3 || d > 1 || m != d + 1 : by_index(1, index, 27) != 0)) continue;
+                    for (int t = 0; t < 4; t++) { /* long: every type, f64 (slow to judge) for a quarter of them */
+                        char text[100];
+                        if (is_long && !large ? t == 3 && chosen != 3 : t != chosen) continue;
+                        sprintf(text, "b1h6g%dn%dk%dd%d%s:%s", kv_heads[g], pairs[p][0], pairs[p][1], dims[d], masks[m],
+                                dtypes[t]);
+                        check_text(&b, text, FROM_STATS);
+                    }
                 }
     finish("flash shapes", &b);
 }
