@@ -65,7 +65,14 @@ code 0 check --q-tile 48 --k-tile 96 b1h2n500d32:causal && prints "ok"
 BURST_ISA=scalar code 0 check b1h1n8d4 && prints "ok, scalar"
 BURST_ISA=mmx code 2 check b1h1n8d4 && says 'BURST_ISA'
 BURST_ISA=mmx code 0 check --isa scalar b1h1n8d4 && prints "ok, scalar"
-code 2 check --json b1h8 && prints '"word":"b1h8","ok":false'
+for command in check bench plan; do
+    code 2 $command --json b1h8 && prints '"word":"b1h8","ok":false'
+    code 2 $command --json b1h3g2n9d4 && prints '"status":"BURST_INVALID"'
+done
+code 2 check --repeat 3 b1h1n1d1 && says "--repeat is for burst bench"
+code 0 plan b1h8n20000000d128:causal --threads 8 --isa scalar && prints "workspace  "
+code 0 plan b1h1n9d4:f64 --isa scalar --json && prints '"isa":"scalar"'
+code 0 check b1h1n9d4:f64 && prints "ok, scalar"
 code 0 check --forward-only b64h8n1k100000d1:bf16 && prints "64 rows"
 code 0 check --threads 2 b1h8n8192d16:sink:bf16 && prints "d_sink is not compared"
 code 2 check b1h1n8d8:scale=1e-38 && says 'scale is 1e-38'

@@ -187,6 +187,23 @@ static void test_blocks_are_merged(void **state) {
     burst_mask_free(mask);
 }
 
+/* A row meets the keys of slices that come in any order from the first to the last. */
+static void test_slices_go_by_keys(void **state) {
+    (void)state;
+    const int64_t unbounded = (int64_t)1 << 40;
+    burst_slice slices[3];
+    for (int i = 0; i < 3; i++)
+        slices[i] = (burst_slice){.q_begin = 0, .q_end = 4, .lo = -unbounded, .hi = unbounded, .k_begin = 10 * (2 - i)};
+    for (int i = 0; i < 3; i++) slices[i].k_end = slices[i].k_begin + 10;
+    burst_mask *mask = NULL;
+    size_t count = 0;
+    assert_int_equal(burst_mask_create_slices(4, 30, slices, 3, &mask), BURST_OK);
+    const burst_slice *kept = burst_mask_slices(mask, 0, &count);
+    assert_int_equal(count, 3);
+    for (int i = 0; i < 3; i++) assert_int_equal(kept[i].k_begin, 10 * i);
+    burst_mask_free(mask);
+}
+
 static void test_lengths(void **state) {
     (void)state;
     for (int round = 0; round < 3000; round++) {
@@ -357,6 +374,7 @@ int main(void) {
         cmocka_unit_test(test_spec),
         cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_blocks_are_merged),
+        cmocka_unit_test(test_slices_go_by_keys),
         cmocka_unit_test(test_lengths),
         cmocka_unit_test(test_shared_question),
         cmocka_unit_test(test_slices),
